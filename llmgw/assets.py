@@ -1,0 +1,25 @@
+"""Finds `remote_scripts/` and `state/`: inside the installed package, or beside it in a checkout.
+
+Hatchling's force-include puts both into the wheel under `llmgw/`; it does not resolve in an editable install.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+
+
+def folder(name: str) -> Path:
+    """The folder `name` ("remote_scripts" or "state"). Raises FileNotFoundError when the installation is broken."""
+    for place in (_HERE / name, _HERE.parent / name):
+        if place.is_dir():
+            return place
+    raise FileNotFoundError(f"{name}/ is missing from this installation of llmgw; install it again")
+
+
+@cache
+def remote_script(name: str) -> bytes:
+    """Source of `remote_scripts/NAME.py`, as it is sent to a node."""
+    return (folder("remote_scripts") / f"{name}.py").read_bytes()

@@ -1,0 +1,106 @@
+"""A node: a machine reached over SSH, and what is known and wanted of it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from llmgw.model.base import Name, Record
+
+
+class NodeState(StrEnum):
+    ADDING = "adding"
+    READY = "ready"
+
+
+class LinkState(StrEnum):
+    UP = "up"
+    DOWN = "down"
+
+
+class DrainState(StrEnum):
+    NONE = "none"
+    DRAINING = "draining"
+    DRAINED = "drained"
+
+
+class Address(Record):
+    """Where and as whom a node is reached. `host` is `local` for the embedded server of this machine.
+
+    `config_host` is the name to look up in the operator's OpenSSH configuration, when it differs from `host`.
+    """
+
+    host: str
+    port: int = Field(default=22, ge=1, le=65535)
+    user: str
+    config_host: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        return self.host == "local"
+
+    def __str__(self) -> str:
+        if self.is_local:
+            return "local"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.user}@{host}" + ("" if self.port == 22 else f":{self.port}")
+
+
+class NodeOptions(Record):
+    """What the operator said about a node with `node add` or `node set`. Stored per node, shown by `node show`."""
+
+    root: str | None = None
+    """Directory on the node; None means `~/.local/share/llmgw`."""
+    data_path: Literal["ssh", "direct"] = "ssh"
+    nvidia_smi: str | None = None
+    ib_root: str | None = None
+    mgmt_addr: str | None = None
+    mgmt_if: str | None = None
+    engines: dict[str, str] = {}
+    """Engines named by path on purpose: `{"llamacpp": "/opt/llama.cpp/bin/llama-server"}`."""
+    fabrics: dict[str, tuple[str, ...]] = {}
+
+
+class Problem(Record):
+    """A finding about a node. An `error` keeps new replicas off it; a `warning` is shown."""
+
+    code: str
+    severity: Literal["info", "warning", "error"] = "warning"
+    message: str
+    fix: str = ""
+
+
+class Node(Record):
+    id: Name
+    address: Address
+    host_key: str
+    """The pinned public key, OpenSSH format without comment; empty for `local`."""
+    options: NodeOptions = NodeOptions()
+    labels: dict[str, str] = {}
+    state: NodeState = NodeState.ADDING
+    cordoned: bool = False
+    cordoned_before_drain: bool = False
+    drain: DrainState = DrainState.NONE
+    link: LinkState = LinkState.DOWN
+    link_since: float | None = None
+    """Unix seconds since when the link is what it is; None before the first connection."""
+    link_error: str | None = None
+    quarantined: str | None = None
+    """Why nothing is sent to this node any more: its host key or machine changed. None when it is trusted."""
+    problems: tuple[Problem, ...] = ()
+    machine_id: str | None = None
+    boot_id: str | None = None
+    root: str | None = None
+    """The absolute root directory on the node, as the node resolved it."""
+    python: str | None = None
+    """The interpreter the node's ladder found, absolute."""
+    added_at: float = 0.0
+    seen_at: float | None = None
+    probed_at: float | None = None
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether new replicas may come here, as far as wishes go (the link and problems are judged apart)."""
+        return not self.cordoned and self.drain is DrainState.NONE

@@ -1,0 +1,1 @@
+"""Keys: the only importer of cryptography."""

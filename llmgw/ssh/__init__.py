@@ -1,0 +1,1 @@
+"""One SSH connection a node: the only importer of asyncssh."""

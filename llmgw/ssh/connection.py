@@ -1,0 +1,347 @@
+"""One SSH connection to a node: scripts and streams over it, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import asyncssh
+
+from llmgw import assets
+from llmgw.errors import BadReply, LinkLost, LlmgwError, Refused, TimedOut, Unreachable
+from llmgw.model.node import Address
+from llmgw.model.route import ProtocolFactory
+from llmgw.protocol import frame
+from llmgw.protocol.shell import BOOTSTRAP
+from llmgw.ssh.channels import Slots, open_shielded
+from llmgw.ssh.dial import Client, dial
+from llmgw.ssh.failures import clean
+from llmgw.ssh.identity import AskHostKey, Login, host_key_fingerprint
+from llmgw.ssh.run import Call, CommandRecord, OnEvent, mask, reveal
+from llmgw.ssh.tunnel import PACKET, WINDOW, Stream
+
+log = logging.getLogger(__name__)
+
+GRACE = 5.0
+"""Seconds after its deadline that a script gets to say so itself."""
+OPEN_TIMEOUT = 20.0
+STUCK = 3
+"""Channel opens in a row without any answer after which the connection counts as dead (F23)."""
+REFUSALS = 8
+"""Refusals in a row, while none of ours is open, after which a node is said to open no sessions at all."""
+
+
+async def connect(
+    address: Address,
+    *,
+    login: Login,
+    host_key: str | None,
+    ask: AskHostKey | None = None,
+    connect_timeout: float = 10.0,
+    login_timeout: float = 15.0,
+    keepalive: float = 10.0,
+    on_close: Callable[[LlmgwError], None] | None = None,
+    node: str = "",
+    audit: Callable[[CommandRecord], None] | None = None,
+) -> Connection:
+    """Connects and logs in. Never prompts. Times are seconds; a dead peer is found after about four `keepalive`.
+
+    `host_key` is the pinned public key. Without one the server's key is shown to `ask`, before and apart from any
+    login. `on_close` is called once, with the reason. `node` and `audit` are for the records of remote commands.
+
+    Raises Unreachable (`unknown_host`, `port_closed`, `no_route`, `not_ssh`, `handshake_dropped`), TimedOut
+    (`connect_timeout`, `login_timeout`) and Refused (`login_refused`, `host_key_changed`, `host_key_unknown`,
+    `bad_key`, `jump_host_key`).
+    """
+    times = {"connect_timeout": connect_timeout, "login_timeout": login_timeout, "keepalive": keepalive}
+    if host_key is None:
+        try:
+            await dial(address, login=login, host_key=None, **times)
+            raise AssertionError("a login without a host key")  # dial cannot return here
+        except Refused as unknown:
+            host_key = str(unknown.data.get("shown_key", ""))
+            if unknown.code != "host_key_unknown" or ask is None:
+                raise
+            if not await ask(address.host, host_key, host_key_fingerprint(host_key)):
+                raise
+    made, client, jump = await dial(address, login=login, host_key=" ".join(host_key.split()[:2]), **times)
+    return Connection(made, client, jump, address, on_close=on_close, node=node, audit=audit)
+
+
+class Connection:
+    """A connection that is up until `closed`. Made by `connect`."""
+
+    def __init__(
+        self,
+        made: asyncssh.SSHClientConnection,
+        client: Client,
+        jump: asyncssh.SSHClientConnection | None,
+        address: Address,
+        *,
+        on_close: Callable[[LlmgwError], None] | None,
+        node: str,
+        audit: Callable[[CommandRecord], None] | None,
+    ) -> None:
+        self.address = address
+        self.host_key = client.shown or ""
+        """What the server showed: `TYPE BASE64`."""
+        self.channels = 0
+        """Channels that are open or being opened."""
+        self.slots = Slots()
+        self._made = made
+        self._client = client
+        self._jump = jump
+        self._on_close = on_close
+        self._node = node
+        self._audit = audit
+        self._aborted = False
+        self._stuck = 0
+        self._over = asyncio.Event()
+        client.on_lost = self._lost
+        if client.lost:
+            self._lost()
+
+    @property
+    def closed(self) -> bool:
+        return self._aborted or self._client.lost
+
+    def abort(self) -> None:
+        """Ends the connection at once. Everything that waits on it gets LinkLost. For a dead peer: no polite close."""
+        self._aborted = True
+        self._made.abort()
+
+    async def close(self) -> None:
+        """Says goodbye and waits for the end, at most two seconds."""
+        if not self.closed:
+            self._made.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await self.wait_closed()
+        self.abort()
+        await self.wait_closed()
+
+    async def wait_closed(self) -> None:
+        await self._over.wait()
+
+    def _lost(self) -> None:
+        if self._over.is_set():
+            return
+        self._over.set()
+        if self._jump is not None:
+            self._jump.abort()
+        if self._on_close is not None:
+            self._on_close(self.lost_error())
+
+    def lost_error(self) -> LinkLost:
+        """Why the connection is gone, for whatever was waiting on it."""
+        why = clean(str(self._client.lost_because or "")) or "it was closed"
+        return LinkLost(f"the connection to {self.address} was lost: {why}.", fix="It is opened again by itself.")
+
+    async def run_script(
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        *,
+        deadline: float,
+        payload: AsyncIterator[bytes] | None = None,
+        payload_size: int = 0,
+        on_event: OnEvent | None = None,
+        urgent: bool = False,
+    ) -> dict[str, Any]:
+        """Runs `remote_scripts/NAME.py` on the node and returns its `result`. Audited, however it ends.
+
+        `deadline` is in seconds and covers the wait for a free session, the channel and the run; the script gets what
+        is left of it, and five seconds more to say that it ran out. `payload_size` bytes of `payload` follow the
+        arguments, no faster than the node reads. `urgent` may use the reserved session. Secrets in `args` are sent as
+        they are and recorded as `•••`.
+
+        Raises NodeError with the code of the script's `error` frame (`no_python` without an interpreter), BadReply
+        (`truncated`, `oversized`, `digest`, `damaged`, `no_answer`; `data["stderr"]`), LinkLost, TimedOut (`deadline`,
+        `busy`, `open_timeout`, `stalled`), Refused (`sessions_refused`). What `on_event` raises ends the call.
+        """
+        return await self.run_program(
+            name,
+            assets.remote_script(name),
+            args,
+            deadline=deadline,
+            payload=payload,
+            payload_size=payload_size,
+            on_event=on_event,
+            urgent=urgent,
+        )
+
+    async def run_program(
+        self,
+        name: str,
+        source: bytes,
+        args: Mapping[str, Any],
+        *,
+        deadline: float,
+        payload: AsyncIterator[bytes] | None = None,
+        payload_size: int = 0,
+        on_event: OnEvent | None = None,
+        urgent: bool = False,
+    ) -> dict[str, Any]:
+        """As `run_script`, with the program's own `source`."""
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        end = started + deadline
+        exit_status: int | None = None
+        outcome = "cancelled"
+        try:
+            attempt = -1
+            while True:
+                attempt += 1
+                async with self.slots.slot(urgent=urgent, timeout=max(0.0, end - clock())):
+                    token = frame.new_token()
+                    call = await self._open_call(token, on_event, max(0.0, end - clock()))
+                    if call is not None:
+                        try:
+                            head = self._request(name, source, args, token, end - clock(), payload_size)
+                            result = await self._finish(call, name, head, payload, payload_size, end + GRACE - clock())
+                        finally:
+                            exit_status = call.exit_status
+                        outcome = "ok"
+                        return result
+                    self._give_up(attempt, end - clock())
+                # The learnt limit has dropped: wait for another's end, or for one that we left and that still goes on.
+                await asyncio.sleep(min(1.0, 0.05 * 2**attempt))
+        except LlmgwError as exc:
+            outcome = exc.code
+            raise
+        except Exception as exc:
+            outcome = type(exc).__name__
+            raise
+        finally:
+            if self._audit is not None:
+                self._audit(CommandRecord(self._node, name, mask(args), exit_status, outcome, clock() - started))
+
+    async def open_stream(
+        self, port: int, factory: ProtocolFactory, *, host: str = "127.0.0.1", timeout: float = 10.0
+    ) -> asyncio.Protocol:
+        """Opens a TCP stream from the node to `host`:`port` and gives it to a new protocol. Cancelling leaks nothing.
+
+        Raises Unreachable (`engine_port_closed`: the engine is down, not the node), Refused (`forwarding_forbidden`),
+        TimedOut (`open_timeout`) and LinkLost. The protocol's exceptions cut its own stream only.
+        """
+        if self.closed:
+            raise self.lost_error()
+        stream = Stream(factory, self._channel_ended)
+        opening = self._made.create_connection(lambda: stream, host, port, window=WINDOW, max_pktsize=PACKET)
+        try:
+            await self._open(opening, stream, timeout)
+        except asyncssh.ChannelOpenError as exc:
+            why = clean(exc.reason)
+            if exc.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED or why == "open failed":
+                raise Refused(
+                    f"{self.address} forbids forwarding to {host}:{port}: {why}.",
+                    fix="Allow it in its sshd_config (AllowTcpForwarding) and in the key's line in authorized_keys.",
+                    code="forwarding_forbidden",
+                ) from None
+            raise Unreachable(
+                f"nothing answers at {host}:{port} on {self.address}: {why}.", code="engine_port_closed"
+            ) from None
+        if stream.protocol is None:
+            raise Unreachable(f"the stream to {host}:{port} on {self.address} broke at once.", code="stream_broken")
+        return stream.protocol
+
+    async def _open(self, opening: Any, session: Stream | Call, timeout: float) -> None:
+        """Opens a channel; counts it. Raises ChannelOpenError only while the connection lives, else LinkLost."""
+
+        async def counted() -> None:
+            try:
+                await opening
+            except BaseException:
+                if session.channel is None:
+                    self.channels -= 1  # no session will tell of the end of this one
+                raise
+
+        self.channels += 1
+        try:
+            await open_shielded(counted(), timeout=timeout, abandon=session.abandon)
+        except asyncssh.ChannelOpenError:
+            await asyncio.sleep(0)  # a dying connection fails its opens just before it says that it is lost
+            if self.closed:
+                raise self.lost_error() from None
+            raise
+        except (asyncssh.Error, OSError):
+            raise self.lost_error() from None
+        self._stuck = 0
+
+    def _channel_ended(self) -> None:
+        self.channels -= 1
+
+    async def _open_call(self, token: str, on_event: OnEvent | None, timeout: float) -> Call | None:
+        """A session that runs the bootstrap; None when the node refuses one more, which never means that it is down."""
+        if self.closed:
+            raise self.lost_error()
+        call = Call(token, on_event, self._channel_ended)
+        opening = self._made.create_session(lambda: call, BOOTSTRAP, encoding=None, request_pty=False, env={})
+        try:
+            await self._open(opening, call, min(timeout, OPEN_TIMEOUT))
+        except asyncssh.ChannelOpenError as exc:
+            log.info("%s opens no further session: %s", self.address, clean(exc.reason))
+            self.slots.refused()
+            return None
+        except TimedOut:
+            # Not for streams: behind an open that hangs there may be an engine that accepts nothing any more.
+            self._stuck += timeout >= 1.0
+            if self._stuck >= STUCK:
+                self.abort()
+            raise
+        return call
+
+    def _give_up(self, refusals: int, left: float) -> None:
+        if left <= 0:
+            raise TimedOut(f"{self.address} opened no session in time: its sessions are all busy.", code="busy")
+        if self.slots.used == 1 and refusals >= REFUSALS:
+            raise Refused(
+                f"{self.address} opens no session, though none of ours is open.",
+                fix="Look at MaxSessions, ForceCommand and the account's shell there.",
+                code="sessions_refused",
+            )
+
+    @staticmethod
+    def _request(name: str, source: bytes, args: Mapping[str, Any], token: str, left: float, size: int) -> bytes:
+        prelude = assets.remote_script("prelude")
+        plain = reveal(args)
+        return frame.request(prelude, f"{name}.py", source, plain, token=token, deadline=max(0.5, left), payload=size)
+
+    async def _finish(
+        self, call: Call, name: str, head: bytes, payload: AsyncIterator[bytes] | None, size: int, left: float
+    ) -> dict[str, Any]:
+        sending = asyncio.ensure_future(call.send(head, payload, size))
+        try:
+            async with asyncio.timeout(left):
+                # An early error frame ends the sending; a failed sending ends the call.
+                await asyncio.wait((sending, call.answer), return_when=asyncio.FIRST_COMPLETED)
+                if not call.answer.done():
+                    sending.result()
+                last = await call.answer
+            await call.settle()
+        except TimeoutError:
+            raise TimedOut(
+                f"{name} on {self._node or self.address} did not answer within its deadline.", code="deadline"
+            ) from None
+        except BadReply as exc:
+            if exc.code == "truncated" and self.closed:
+                raise self.lost_error() from None
+            exc.message = f"{name}: {exc.message}"
+            raise
+        finally:
+            sending.cancel()
+            sending.add_done_callback(_taken)
+            call.answer.add_done_callback(_taken)
+            call.abandon()
+        if last is None and self.closed:
+            raise self.lost_error()
+        return call.result(last, script=name)
+
+
+def _taken(future: asyncio.Future[Any]) -> None:
+    """Takes an exception that nobody waits for any more, or asyncio would complain."""
+    if not future.cancelled():
+        future.exception()

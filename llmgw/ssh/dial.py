@@ -1,0 +1,216 @@
+"""The way to a logged-in asyncssh connection: TCP, jump hosts, the host key, the login. Nothing here ever prompts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import asyncssh
+
+from llmgw.errors import LlmgwError
+from llmgw.model.node import Address
+from llmgw.ssh import failures
+from llmgw.ssh.identity import Login, host_key_algorithms, public_text
+
+# Below a warning asyncssh would format text for every packet and channel on the hot path.
+asyncssh.set_log_level(logging.WARNING)
+
+# chacha20, asyncssh's first choice, costs twice as much a token-sized chunk.
+CIPHERS = (
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "chacha20-poly1305@openssh.com",
+    "aes256-ctr",
+    "aes128-ctr",
+)
+KEEPALIVE_COUNT = 3
+
+
+class Client(asyncssh.SSHClient):
+    """Watches one connection: the key it shows, and its end."""
+
+    def __init__(self, pinned: str | None) -> None:
+        self._pinned = pinned
+        self.shown: str | None = None
+        self.connected = asyncio.get_running_loop().create_future()
+        self.lost = False
+        self.lost_because: Exception | None = None
+        self.on_lost: Callable[[], None] = lambda: None
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        if not self.connected.done():
+            self.connected.set_result(None)
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        # Called before authentication: a wrong or unknown key ends the connection here and nothing is sent (F26).
+        self.shown = public_text(key)
+        return self.shown == self._pinned
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self.lost_because = exc
+        self.on_lost()
+
+
+async def dial(
+    address: Address,
+    *,
+    login: Login,
+    host_key: str | None,
+    connect_timeout: float,
+    login_timeout: float,
+    keepalive: float,
+) -> tuple[asyncssh.SSHClientConnection, Client, asyncssh.SSHClientConnection | None]:
+    """A logged-in connection, its watcher, and the connection to the jump host it goes through, if any.
+
+    Without `host_key` it never logs in: it raises Refused (`host_key_unknown`, with the key in `data["shown_key"]`).
+    Raises what `failures` says. Times in seconds.
+    """
+    client = Client(host_key)
+    jump: asyncssh.SSHClientConnection | None = None
+    try:
+        host = (address.config_host or address.host) if login.readable_config else address.host
+        options = _options(address, login, host_key, keepalive, client)
+        if login.readable_config and (route := await _route(host, options)):
+            async with asyncio.timeout(connect_timeout + login_timeout):
+                jump = await _jump(route, login, keepalive)
+        opening = asyncssh.connect(host, tunnel=jump, **options)
+        connection = await _within(opening, client, address, connect_timeout, login_timeout)
+    except BaseException as exc:
+        if jump is not None:
+            jump.abort()
+        if not isinstance(exc, Exception):
+            raise
+        raise await _why(exc, address, login, client, host_key, connect_timeout) from None
+    return connection, client, jump
+
+
+def _options(address: Address, login: Login, host_key: str | None, keepalive: float, client: Client) -> dict[str, Any]:
+    """Everything is said, since asyncssh's defaults read the user's files and switch checks off."""
+    keys: Any = [str(path) for path in login.client_keys]
+    if not keys:
+        keys = () if login.agent or login.readable_config else None
+    return {
+        "port": address.port,
+        "username": address.user,
+        "config": login.readable_config,
+        "client_factory": lambda: client,
+        "client_keys": keys if host_key is not None else None,
+        "agent_path": () if login.agent and host_key is not None else None,
+        "passphrase": login.passphrase,
+        "ignore_encrypted": login.passphrase is None,
+        "password": login.password.reveal() if login.password is not None and host_key is not None else None,
+        "known_hosts": b"",  # None would switch checking off; empty leaves it to Client.validate_host_public_key
+        "host_key_alias": None,
+        "server_host_key_algs": host_key_algorithms(host_key),
+        "x509_trusted_certs": None,
+        "gss_host": None,
+        "gss_kex": False,  # a GSS key exchange would go past the host key
+        "gss_auth": False,
+        "host_based_auth": False,
+        "encryption_algs": CIPHERS,
+        "compression_algs": None,
+        "agent_forwarding": False,
+        "x11_forwarding": False,
+        "request_pty": False,
+        "env": {},
+        "send_env": None,
+        "command": None,
+        "utf8_decode_errors": "replace",
+        "connect_timeout": None,  # ours: asyncssh's covers the login too
+        "login_timeout": 0,
+        "keepalive_interval": keepalive,
+        "keepalive_count_max": KEEPALIVE_COUNT,
+    }
+
+
+async def _route(host: str, options: dict[str, Any]) -> str | None:
+    """The ProxyJump that the OpenSSH configuration names for a host."""
+    bare = {**options, "client_keys": None, "agent_path": None}
+    found = await asyncssh.SSHClientConnectionOptions.construct(None, host=host, **bare)
+    return str(found.tunnel) if found.tunnel else None
+
+
+async def _jump(route: str, login: Login, keepalive: float) -> asyncssh.SSHClientConnection:
+    """Logs in to the jump hosts of `route` (`user@host:port,…`) with the operator's keys, agent and known_hosts.
+
+    Opened here and not by asyncssh, which leaks the jump connection when the attempt is cancelled.
+    """
+    last: asyncssh.SSHClientConnection | None = None
+    try:
+        for hop in route.split(","):
+            user, at, host = hop.rpartition("@")
+            name, colon, port = host.rpartition(":")
+            where: dict[str, Any] = {"port": int(port)} if colon and port.isdigit() else {}
+            if at:
+                where["username"] = user
+            usual = await asyncssh.SSHClientConnectionOptions.construct(
+                None, config=login.readable_config, host=name or host, ignore_encrypted=True, **where
+            )
+            following = await asyncssh.connect(
+                name if colon and port.isdigit() else host,
+                tunnel=last or (),
+                config=login.readable_config,
+                client_keys=[*map(str, login.client_keys), *(usual.client_keys or ())],
+                ignore_encrypted=True,
+                x509_trusted_certs=None,
+                gss_host=None,
+                encryption_algs=CIPHERS,
+                compression_algs=None,
+                agent_forwarding=False,
+                utf8_decode_errors="replace",
+                keepalive_interval=keepalive,
+                keepalive_count_max=KEEPALIVE_COUNT,
+                **where,
+            )
+            if last is not None:
+                following.set_tunnel(last)
+            last = following
+    except BaseException:
+        if last is not None:
+            last.abort()
+        raise
+    assert last is not None
+    return last
+
+
+async def _within(
+    opening: Any, client: Client, address: Address, connect_timeout: float, login_timeout: float
+) -> asyncssh.SSHClientConnection:
+    """The connection, or TimedOut that says which half took too long. An attempt given up is taken down."""
+    task: asyncio.Future[asyncssh.SSHClientConnection] = asyncio.ensure_future(opening)
+    try:
+        await asyncio.wait((task, client.connected), timeout=connect_timeout, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            if not client.connected.done():
+                raise failures.connect_timeout(address, connect_timeout)
+            await asyncio.wait((task,), timeout=login_timeout)
+            if not task.done():
+                raise failures.login_timeout(address, login_timeout)
+        return task.result()
+    except BaseException:
+        task.cancel()
+        task.add_done_callback(_discard)
+        raise
+
+
+def _discard(task: asyncio.Future[asyncssh.SSHClientConnection]) -> None:
+    with contextlib.suppress(BaseException):
+        task.result().abort()
+
+
+async def _why(
+    exc: Exception, address: Address, login: Login, client: Client, host_key: str | None, connect_timeout: float
+) -> LlmgwError:
+    if client.shown is not None and client.shown != host_key:
+        if host_key is None:
+            return failures.host_key_unknown(address, client.shown)
+        return failures.host_key_changed(address, host_key, client.shown)
+    if isinstance(exc, asyncssh.KeyExchangeFailed) and host_key is not None and "host key" in str(exc):
+        return failures.host_key_changed(address, host_key, None)
+    if isinstance(exc, TimeoutError):
+        return failures.connect_timeout(address, connect_timeout)
+    return failures.explain(exc, address, login, key_shown=client.shown is not None)

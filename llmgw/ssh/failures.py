@@ -1,0 +1,163 @@
+"""What went wrong with a connection, in words with a next step."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+
+import asyncssh
+
+from llmgw.errors import ConfigError, LlmgwError, Refused, TimedOut, Unreachable
+from llmgw.model.node import Address
+from llmgw.ssh.identity import Login, host_key_fingerprint
+
+_NO_ROUTE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+
+
+def clean(text: str, limit: int = 300) -> str:
+    """Words from a node, safe to show (F52): one line, no control characters or escapes, at most `limit` characters."""
+    line = "".join(char if char.isprintable() else " " for char in text[: 4 * limit])
+    line = " ".join(line.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def host_key_changed(address: Address, pinned: str, shown: str | None) -> Refused:
+    """The key shown is not the pinned one (F26). `shown` is None when the server has no key of the pinned type."""
+    old = host_key_fingerprint(pinned)
+    kind = pinned.split()[0]
+    host = address.config_host or address.host
+    if shown is None:
+        return Refused(
+            f"{address} no longer has a host key of the type {kind}; its pinned key is {old}.",
+            fix=f"If it was installed anew, look at its key there and run: llmgw node add {host} --trust-key SHA256:…",
+            code="host_key_changed",
+            pinned=old,
+            shown="",
+            shown_key="",
+        )
+    new = host_key_fingerprint(shown)
+    return Refused(
+        f"{address} shows the host key {new} and not the pinned {old}: it was installed anew, or somebody is "
+        "in between. Nothing was sent to it.",
+        fix=f"If you know why it changed, run: llmgw node add {host} --trust-key {new}",
+        code="host_key_changed",
+        pinned=old,
+        shown=new,
+        shown_key=shown,
+    )
+
+
+def host_key_unknown(address: Address, shown: str) -> Refused:
+    new = host_key_fingerprint(shown)
+    host = address.config_host or address.host
+    return Refused(
+        f"{address} shows the host key {new}, which nobody has confirmed.",
+        fix=f"Compare it with the key on the machine and run: llmgw node add {host} --fingerprint {new}",
+        code="host_key_unknown",
+        shown=new,
+        shown_key=shown,
+    )
+
+
+def connect_timeout(address: Address, seconds: float) -> TimedOut:
+    return TimedOut(
+        f"{address} did not answer within {seconds:g} s.",
+        fix="Is the machine on, and does a firewall let us through to its SSH port?",
+        code="connect_timeout",
+    )
+
+
+def login_timeout(address: Address, seconds: float) -> TimedOut:
+    return TimedOut(
+        f"{address} accepted the connection, but the login did not end within {seconds:g} s.",
+        fix="Its sshd may be overloaded, or wait for a name server or an account service.",
+        code="login_timeout",
+    )
+
+
+def explain(exc: BaseException, address: Address, login: Login, *, key_shown: bool) -> LlmgwError:
+    """The error for an exception that connecting raised. `key_shown`: it had got as far as the host key."""
+    why = clean(str(exc)) or type(exc).__name__
+    if isinstance(exc, LlmgwError):
+        return exc
+    if isinstance(exc, asyncssh.PermissionDenied):
+        return _login_refused(address, login, "")
+    if isinstance(exc, asyncssh.HostKeyNotVerifiable):
+        return Refused(
+            f"a jump host on the way to {address} cannot be trusted: {why}.",
+            fix="Connect to it once with ssh, so that its key is in your known_hosts.",
+            code="jump_host_key",
+        )
+    if isinstance(exc, asyncssh.KeyExchangeFailed | asyncssh.CompressionError | asyncssh.MACError):
+        return Refused(f"{address} and we have no algorithms in common: {why}.", code="no_common_algorithm")
+    if isinstance(exc, asyncssh.ConnectionLost):
+        return _dropped(address, key_shown)
+    if isinstance(exc, asyncssh.ProtocolError | asyncssh.ProtocolNotSupported) and not key_shown:
+        return Unreachable(
+            f"what answers at {address} speaks no SSH: {why}.",
+            fix="Give the port of sshd with the host.",
+            code="not_ssh",
+        )
+    if isinstance(exc, asyncssh.DisconnectError):
+        if "authentication" in why.lower():
+            return _login_refused(address, login, why)
+        return Unreachable(f"{address} ended the handshake: {why}.", code="handshake_dropped")
+    if isinstance(exc, asyncssh.ChannelOpenError):
+        return Unreachable(f"the jump host cannot reach {address}: {why}.", code="no_route")
+    if isinstance(exc, asyncssh.KeyImportError | asyncssh.KeyEncryptionError):
+        return Refused(f"a key for {address} cannot be used: {why}.", fix="Name another identity.", code="bad_key")
+    if isinstance(exc, asyncssh.ConfigParseError):
+        return ConfigError(f"the SSH configuration cannot be used: {why}.", fix="Mend it, or set ssh.config.")
+    if isinstance(exc, OSError):
+        return _os_error(exc, address, why)
+    return Unreachable(f"the connection to {address} failed: {why}.", code="unreachable")
+
+
+def _login_refused(address: Address, login: Login, why: str) -> Refused:
+    return Refused(
+        f"{address} refused the login: tried {login.describe()}" + (f" ({why})" if why else "") + ".",
+        fix=f"Can `ssh {address.user}@{address.host}` log in? Put the key into ~/.ssh/authorized_keys there, "
+        "or name another user, identity or password.",
+        code="login_refused",
+    )
+
+
+def _dropped(address: Address, key_shown: bool) -> Unreachable:
+    if key_shown:
+        return Unreachable(
+            f"{address} closed the connection during the login.",
+            fix="Its log says why: a limit of sshd, PAM, or an account that may not log in.",
+            code="handshake_dropped",
+        )
+    return Unreachable(
+        f"{address} closed the connection before the SSH handshake.",
+        fix="sshd does so with too many connections at once (MaxStartups) or after failed logins (PerSourcePenalties); "
+        "it is tried again.",
+        code="handshake_dropped",
+    )
+
+
+def _os_error(exc: OSError, address: Address, why: str) -> LlmgwError:
+    if isinstance(exc, socket.gaierror):
+        return Unreachable(
+            f"{address.host} is unknown to the name service: {why}.", fix="Check the spelling.", code="unknown_host"
+        )
+    # Several addresses that fail in several ways come as one OSError without a number, the numbers in its text.
+    numbers = {exc.errno} if exc.errno else {int(found) for found in _ERRNO.findall(str(exc))}
+    if numbers & {errno.ECONNREFUSED}:
+        return Unreachable(
+            f"nothing listens at port {address.port} of {address.host}.",
+            fix="Start sshd there, or give its port with the host.",
+            code="port_closed",
+        )
+    if numbers & _NO_ROUTE:
+        return Unreachable(f"there is no route to {address.host}: {why}.", code="no_route")
+    if numbers & {errno.ETIMEDOUT}:
+        return TimedOut(f"{address} did not answer.", code="connect_timeout")
+    if numbers & {errno.ECONNRESET, errno.EPIPE}:
+        return _dropped(address, False)
+    if exc.filename:
+        return Refused(f"{exc.filename} cannot be read: {why}.", fix="Name another identity.", code="bad_key")
+    return Unreachable(f"{address} cannot be reached: {why}.", code="unreachable")

@@ -1,20 +1,31 @@
-"""What every remote script stands on: arguments in, frames out, a deadline, and an end when nobody listens.
+"""What every remote script stands on, sent ahead of it over the same stdin and registered as module `prelude`.
 
-Sent ahead of the script over the same stdin and registered as module `prelude`; see README.md for the transport.
-Runs on Python 3.6 and newer with the standard library alone, and imports little: its start is paid on every call.
+First half: arguments in, frames out, a deadline, an end when nobody listens. Second half, for scripts that act: the
+root, the term, the trace, locks, tools with deadlines, processes told by identity and tag. README.md is the contract.
+Python 3.6 and newer, standard library; imports little, since every call pays for it.
 """
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import re
+import select
 import signal
+import stat
 import sys
 import threading
+import time
 import types
 
 stdin = None  # the one buffered reader over fd 0: the bootstrap made it and may have read ahead into it
 args = {}
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _token = ""
 _lock = threading.Lock()
+_tools = set()  # leaders of the tools that run right now: they end with us
+_watched = False
+_ends_at = None
 _FD_OUT = 1
 
 
@@ -29,18 +40,18 @@ class Failure(Exception):
         self.data = data
 
 
-def _write_all(data):
+def write_all(fd, data):
     view = memoryview(data)
     while view:
-        view = view[os.write(_FD_OUT, view):]
+        view = view[os.write(fd, view):]
 
 
 def _frame(body):
-    """One frame: `#TOKEN LENGTH DIGEST`, the JSON, a newline. The token is random per call, so noise cannot forge it."""
+    """One frame: `#TOKEN LENGTH DIGEST`, the JSON, a newline. The token is random per call: noise cannot forge it."""
     text = json.dumps(body, separators=(",", ":")).encode("utf-8", "replace")
     head = "\n#%s %d %s\n" % (_token, len(text), hashlib.sha256(text).hexdigest()[:32])
     with _lock:
-        _write_all(head.encode() + text + b"\n")
+        write_all(_FD_OUT, head.encode() + text + b"\n")
 
 
 def event(**fields):
@@ -66,42 +77,70 @@ def receive(size, sink, chunk=1 << 18):
 
 def _end(status):
     # os._exit: a thread that still waits on stdin must not hold or abort the interpreter's own shutdown.
+    for pid in list(_tools):
+        _kill_group(pid)
     os._exit(status)
 
 
 def _on_alarm(signum, frame):
+    # The farewell may block on a full pipe, or find a half-written frame: then the second alarm ends us without a word.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(3)
     try:
-        _frame({"error": {"code": "deadline", "message": "the script ran into its deadline of %s s" % args.get("_deadline"),
-                          "fix": ""}})
+        if _lock.acquire(False):
+            _lock.release()
+            message = "the script ran into its deadline of %s s" % args.get("_deadline")
+            _frame({"error": {"code": "deadline", "message": message, "fix": ""}})
     finally:
         _end(124)
 
 
 def _watch_stdin():
-    """When the control plane goes away its end of stdin closes: end too, whatever is going on."""
+    """When the control plane goes away its end of stdin closes: end too. Also ends what no alarm wakes."""
     while True:
+        left = None if _ends_at is None else max(0.0, _ends_at + 5 - time.monotonic())
         try:
+            if left == 0.0 or not select.select([0], [], [], left)[0]:
+                _end(124)
             if not os.read(0, 4096):
                 _end(75)
-        except OSError:
+        except (OSError, ValueError):
             _end(75)
 
 
 def watch():
     """Begins to watch stdin for its end. Called by `main` at once, or by a script after it has received its payload."""
-    thread = threading.Thread(target=_watch_stdin)
-    thread.daemon = True
-    thread.start()
+    global _watched
+    if not _watched:
+        _watched = True
+        thread = threading.Thread(target=_watch_stdin)
+        thread.daemon = True
+        thread.start()
+
+
+def _os_error(exc):
+    """The usual refusals of a file system, each in its own words."""
+    where = exc.filename if exc.filename is not None else "the disk"
+    where = where.decode("utf-8", "replace") if isinstance(where, bytes) else where
+    if exc.errno in DISK_FULL:
+        return "disk_full", "no space left at %s" % (where,), "Free some space there and try again."
+    if exc.errno == errno.EROFS:
+        return "read_only", "%s is on a file system that is mounted read-only" % (where,), "Name a writable --root."
+    if exc.errno == errno.ELOOP:
+        return "unsafe_root", "%s is a symbolic link" % (where,), "Remove the link, or name another --root."
+    if exc.errno in (errno.EACCES, errno.EPERM) and exc.filename is not None:
+        return "denied", "%s: permission denied" % (where,), "Let this user write there, or name another --root."
+    if exc.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS) and exc.filename is None:
+        return "no_locks", "the file system of %s has no file locks" % root_path(), "Name a --root on a local disk."
+    return None
 
 
 def _error(exc):
     if isinstance(exc, Failure):
-        body = {"code": exc.code, "message": exc.message, "fix": exc.fix}
-        body.update(exc.data)
-        return body
-    if isinstance(exc, OSError) and exc.errno in (28, 122):  # ENOSPC, EDQUOT
-        where = exc.filename or "the disk"
-        return {"code": "disk_full", "message": "no space left at %s" % (where,), "fix": "Free some space there and try again."}
+        return dict(exc.data, code=exc.code, message=exc.message, fix=exc.fix)
+    known = _os_error(exc) if isinstance(exc, OSError) else None
+    if known:
+        return {"code": known[0], "message": known[1], "fix": known[2]}
     import traceback
     where = traceback.extract_tb(exc.__traceback__)[-1:]
     place = "%s:%d" % (os.path.basename(where[0][0]), where[0][1]) if where else "?"
@@ -134,7 +173,7 @@ def _read_block():
 
 def _start(reader):
     """Called by the bootstrap once this file is loaded: take the program and its arguments, arm the deadline, go."""
-    global stdin, args, _token
+    global stdin, args, _token, _ends_at
     stdin = reader
     name = _read_block().decode()
     source = _read_block()
@@ -142,6 +181,7 @@ def _start(reader):
     _token = args["_token"]
     deadline = args.get("_deadline")
     if deadline:
+        _ends_at = time.monotonic() + float(deadline)
         signal.signal(signal.SIGALRM, _on_alarm)
         signal.setitimer(signal.ITIMER_REAL, float(deadline))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -150,3 +190,346 @@ def _start(reader):
     module.__file__ = name
     sys.modules["__main__"] = module
     exec(compile(source, name, "exec"), module.__dict__)
+
+
+# ---- the root, files in it, locks, the term, the trace ----
+
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}\Z")
+
+
+def checked(value, what):
+    """A name that becomes a part of a path: nothing that could leave its directory."""
+    if not isinstance(value, str) or not _SAFE.match(value):
+        fail("bad_argument", "%s %r is no safe name" % (what, value))
+    return value
+
+
+def home():
+    path = os.environ.get("HOME") or ""
+    if not path.startswith("/"):
+        import pwd
+        path = pwd.getpwuid(os.getuid()).pw_dir
+    return path
+
+
+def root_path():
+    given = args.get("root") or os.path.join(home(), ".local/share/llmgw")
+    if not given.startswith("/"):
+        fail("bad_argument", "the root %r is no absolute path" % given)
+    return os.path.normpath(given)
+
+
+def fault_of(path):
+    """Why an existing directory must not be used, or None. Ours is no link, and nobody else can write it."""
+    info = os.lstat(path)
+    if stat.S_ISLNK(info.st_mode):
+        return "is a symbolic link"
+    if not stat.S_ISDIR(info.st_mode):
+        return "is no directory"
+    if info.st_uid != os.geteuid():
+        return "belongs to user %d, not to %d" % (info.st_uid, os.geteuid())
+    return "is writable by others" if info.st_mode & 0o022 else None
+
+
+def _make(path):
+    """One directory of ours: made 0700, or found safe. True when it was made."""
+    try:
+        os.mkdir(path, 0o700)
+        return True
+    except FileExistsError:
+        fault = fault_of(path)
+        if fault:
+            fail("unsafe_root", "%s %s" % (path, fault), "Correct owner and mode (chmod go-w), or name another --root.")
+        return False
+
+
+def make_root():
+    """The root with its missing parents. Answers with what had to be made, outermost first."""
+    path, missing = root_path(), []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    parent = path if missing else os.path.dirname(path)
+    mode = os.stat(parent).st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        fail("unsafe_root", "%s is writable by everybody" % parent, "chmod o-w it, or name another --root.")
+    made = [each for each in reversed(missing) if _make(each)]
+    _make(root_path())
+    return made
+
+
+def under(*parts):
+    """A directory below the root, each level made or checked."""
+    path = root_path()
+    for part in parts:
+        path = os.path.join(path, part)
+        _make(path)
+    return path
+
+
+def host_path():
+    return os.path.join(root_path(), "hosts", checked(args.get("node_id"), "node id"))
+
+
+def open_file(path, flags, mode=0o600):
+    """A regular file of ours, never through a link."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
+        os.close(fd)
+        fail("unsafe_root", "%s is no plain file of this user" % path, "Remove it, or name another --root.")
+    return fd
+
+
+def read_file(path, limit=1 << 20):
+    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        return file.read(limit)
+
+
+def read_json(path, default=None):
+    """The JSON in a file of ours, `default` when there is none. ValueError when it is damaged."""
+    try:
+        return json.loads(read_file(path, 16 << 20).decode())
+    except FileNotFoundError:
+        return default
+
+
+def write_file(path, data):
+    """Written beside, synced and renamed: a crash leaves the old file or the new one."""
+    fd = open_file(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(path + ".new", path)
+    sync_dir(os.path.dirname(path))
+
+
+def write_json(path, value):
+    write_file(path, json.dumps(value, indent=1, sort_keys=True).encode())
+
+
+def sync_dir(path):
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError:  # some network file systems know no fsync of a directory
+        pass
+    finally:
+        os.close(fd)
+
+
+class Lock(object):
+    """flock on a file, held in a `with`. It dies with the process, whatever ends it."""
+
+    def __init__(self, path):
+        self.path = path
+        self.fd = -1
+
+    def __enter__(self):
+        while True:
+            self.fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
+            try:  # the file may have been removed while we waited: then this lock excludes nobody
+                if os.path.samestat(os.fstat(self.fd), os.stat(self.path)):
+                    return self
+            except FileNotFoundError:
+                pass
+            os.close(self.fd)
+
+    def __exit__(self, *exc):
+        os.close(self.fd)
+
+
+def held(path):
+    """Whether somebody holds that lock right now."""
+    try:
+        fd = open_file(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def check_term():
+    """Obeys no other controller and no lower term of the same one; stores the pair. Under the lock of the host."""
+    path = os.path.join(host_path(), "term")
+    mine = {"controller_id": args["controller_id"], "term": int(args["term"])}
+    try:
+        found = read_json(path, {})
+        other, term = found.get("controller_id"), int(found.get("term") or 0)
+    except (ValueError, AttributeError, TypeError):
+        found, other, term = None, "?", 0
+    if other not in (None, mine["controller_id"]) and not args.get("take_over"):
+        fail("foreign_controller", "this node belongs to another control plane (%s, term %d)" % (other, term),
+             "Use `llmgw node add --take-over` if that one is gone.", owner=found)
+    if other == mine["controller_id"] and term > mine["term"]:
+        fail("superseded", "term %d is over, this node has obeyed term %d" % (mine["term"], term),
+             "Another process of this control plane has taken over.", owner=found)
+    if found != mine:
+        write_json(path, mine)
+
+
+def note(created=(), keys=()):
+    """Adds to the trace what llmgw made on this node outside its own directories, so that purge can undo just that."""
+    path = os.path.join(host_path(), "trace.json")
+    trace = read_json(path, {})
+    before = json.dumps(trace)
+    for kind, values in (("created", created), ("keys", keys)):
+        listed = trace.setdefault(kind, [])
+        listed.extend(value for value in values if value not in listed)
+    if json.dumps(trace) != before:
+        write_json(path, trace)
+
+
+def act():
+    """The first step of every script that changes something. Answers with this node's own directory under the root."""
+    made = make_root()
+    host = under("hosts", os.path.basename(host_path()))
+    with Lock(os.path.join(host, "lock")):
+        check_term()
+        note(made + list(args.get("trace") or ()))
+    return host
+
+
+# ---- room on the disk, progress, tools ----
+
+def headroom(path, need):
+    """Refuses before the first byte what would not fit."""
+    room = os.statvfs(path)
+    free = room.f_bavail * room.f_frsize
+    if free < need:
+        full(path, need, free)
+
+
+def full(path, need, free=None):
+    if free is None:
+        room = os.statvfs(path)
+        free = room.f_bavail * room.f_frsize
+    fail("disk_full", "needs %d MB, %s has %d MB free" % (need // 10 ** 6 + 1, path, free // 10 ** 6),
+         "Free some space there, or name a --root on a larger disk.", need=need, free=free, path=path)
+
+
+class Progress(object):
+    """Events with `done` and `total`, at most twice a second."""
+
+    def __init__(self, total, done=0, **fields):
+        self.total, self.done, self.fields, self.said = total, done, fields, time.monotonic()
+
+    def add(self, count):
+        self.done += count
+        now = time.monotonic()
+        if now - self.said >= 0.5:
+            self.said = now
+            event(done=self.done, total=self.total, **self.fields)
+
+
+def _kill_group(pid):
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:
+        pass
+
+
+def run(argv, seconds, env=None, cwd=None, limit=1 << 17):
+    """A tool with a deadline of its own: (status, stdout, stderr), status None when it was killed for being late."""
+    import subprocess
+    tool = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env,
+                            cwd=cwd, start_new_session=True)
+    _tools.add(tool.pid)
+    texts = {tool.stdout.fileno(): bytearray(), tool.stderr.fileno(): bytearray()}
+    out, err = texts.values()
+    ends, quiet = time.monotonic() + seconds, False
+    while texts and time.monotonic() < ends:
+        ready = select.select(list(texts), [], [], 0.1)[0]
+        if not ready and quiet:
+            break  # it has ended, something it left behind holds the pipe
+        quiet = not ready and tool.poll() is not None
+        for fd in ready:
+            data = os.read(fd, 1 << 16)
+            if not data:
+                del texts[fd]
+            elif fd in texts and len(texts[fd]) < limit:
+                texts[fd] += data
+    while tool.poll() is None and time.monotonic() < ends:
+        time.sleep(0.005)
+    status = tool.poll()
+    _kill_group(tool.pid)
+    for _ in range(50):  # a process stuck in the kernel is left to itself
+        if tool.poll() is not None:
+            break
+        time.sleep(0.02)
+    _tools.discard(tool.pid)
+    return status, bytes(out).decode("utf-8", "replace"), bytes(err).decode("utf-8", "replace")
+
+
+# ---- processes: identity is (boot id, pid, start ticks), ownership is the tag ----
+
+def boot_id():
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def process(pid):
+    """What /proc says of a living process, None when there is none. A zombie is dead, unless its other threads live."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            data = file.read()
+    except (OSError, OverflowError):
+        return None
+    rest = data[data.rindex(b")") + 2:].split()
+    if rest[0] in (b"Z", b"X", b"x") and int(rest[17]) <= 1:
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    return {"pid": pid, "start_ticks": int(rest[19]), "ppid": int(rest[1]), "session": int(rest[3]),
+            "rss": int(rest[21]) * os.sysconf("SC_PAGE_SIZE"), "cpu_seconds": (int(rest[11]) + int(rest[12])) / ticks}
+
+
+def environ(pid):
+    """The variables a process was started with, as bytes; None when they cannot be read or were overwritten."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            data = file.read()
+    except OSError:
+        return None
+    return data if data.strip(b"\0 ") else None
+
+
+def tag(data):
+    """The tag in such variables, or None."""
+    if not data or b"LLMGW_REPLICA=" not in data:
+        return None
+    found = {}
+    for item in data.split(b"\0"):
+        key, _, value = item.partition(b"=")
+        if key.startswith(b"LLMGW_"):
+            found[key[6:].decode("ascii", "replace").lower()] = value.decode("utf-8", "replace")
+    if "replica" not in found:
+        return None
+    for key in ("rank", "attempt"):
+        text = found.get(key, "")
+        found[key] = int(text) if text.isdigit() else None
+    return {key: found.get(key) for key in ("replica", "rank", "attempt", "cluster")}
+
+
+def tagged():
+    """Every living process that carries our tag and whose variables this user may read."""
+    mine = os.geteuid()
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            if mine and os.stat("/proc/" + entry).st_uid != mine:
+                continue
+        except OSError:
+            continue
+        mark = tag(environ(int(entry)))
+        found = process(int(entry)) if mark else None
+        if found:
+            yield dict(found, **mark)

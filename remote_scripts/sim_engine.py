@@ -14,8 +14,9 @@ import sys
 import time
 
 VERSION = "sim-engine 1.0"
-WORDS = ("The quick brown fox jumps over the lazy dog while seven wizards quietly judge my vow of onyx quartz , and "
-         "nobody minds because this engine only pretends .").split()
+SPEECH = ("The quick brown fox jumps over the lazy dog while seven wizards quietly judge my vow of onyx quartz , and "
+          "nobody minds because this engine only pretends .")
+WORDS = SPEECH.split()
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
            413: "Payload Too Large", 500: "Internal Server Error", 503: "Service Unavailable"}
 MAX_BODY = 64 << 20

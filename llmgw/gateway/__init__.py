@@ -1,0 +1,6 @@
+"""The inference endpoint: one OpenAI-compatible face over every replica in the route table.
+
+A request's way: `door` (the client's connection, limits) → `exchange` (key, model, which replica, retries, deadlines) →
+`pool` and `upstream` (the engine's connection) → `answer` (what the engine says, relayed) → `door`. Everything on that
+way is callbacks, protocol to protocol; `app` and `pages` serve the rest as a small ASGI application.
+"""

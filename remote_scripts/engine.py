@@ -15,6 +15,8 @@ import prelude
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEPT_ATTEMPTS = 3
+START_WAITS = 10  # seconds until an engine's process must be there
+LIST_WAITS = 15
 
 # `trap :` is a handler: the shell outlives a signal to the group and its children still get the default action. The
 # engine runs in the foreground, since a background job would inherit SIGINT and SIGQUIT as ignored. The inner shell
@@ -136,6 +138,8 @@ def refuse_or_find(shard):
     """The running engine of this attempt; None when it may be launched; a refusal when another attempt stands."""
     marks = [mark for mark in prelude.tagged() if shard.owns(mark)]
     main, record = living(shard.record, shard.boot), shard.record or {}
+    if main and record.get("cluster") != shard.cluster:
+        prelude.fail("foreign_controller", "%s runs here for another cluster" % shard.name, owner=None)
     alive = {mark["attempt"] for mark in marks} | ({record["attempt"]} if main else set())
     for other in sorted(alive - {shard.attempt}, key=str):
         word = "older" if other is None or other < shard.attempt else "newer"
@@ -289,7 +293,7 @@ def scope():
 
 def await_engine(shard):
     """The engine's process once the inner shell has become it. One that ended by then is an error with its log."""
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + START_WAITS
     while True:
         pid = shard.pid_file()[0]
         found = prelude.process(pid) if pid else None
@@ -330,15 +334,19 @@ def folders():
 
 
 def listing(args):
-    """What lies and runs here. Changes nothing, so no term is needed to ask."""
-    boot, marks = prelude.boot_id(), list(prelude.tagged())
-    replicas, named = [], set()
-    for folder in folders():
-        item = describe(folder, boot, marks)
-        if item:
-            replicas.append(item)
-            if item["alive"]:
-                named.add((item["manifest"]["cluster"], item["replica"], item["rank"], item["attempt"]))
+    """What lies and runs here. Changes nothing, so no term is needed to ask. Waits for a start that is under way."""
+    boot, ends = prelude.boot_id(), time.monotonic() + LIST_WAITS
+    while True:
+        marks = list(prelude.tagged())
+        replicas = [item for item in (describe(folder, boot, marks) for folder in folders()) if item]
+        starting = [item["replica"] for item in replicas if item["alive"] is None]
+        if not starting:
+            break
+        if time.monotonic() > ends:  # not known is no answer: it would read as dead
+            prelude.fail("busy", "a start of %s is under way and does not end" % ", ".join(starting), "Ask again.")
+        time.sleep(0.02)
+    named = {(item["manifest"]["cluster"], item["replica"], item["rank"], item["attempt"])
+             for item in replicas if item["alive"]}
     keys = ("pid", "start_ticks", "replica", "rank", "attempt", "cluster", "rss")
     strays = [{key: mark[key] for key in keys} for mark in marks
               if (mark["cluster"], mark["replica"], mark["rank"], mark["attempt"]) not in named]
@@ -367,7 +375,7 @@ def describe(folder, boot, marks):
 
 
 def complete(folder, record, boot, group):
-    """(manifest with the pid that its launcher could not write down any more, whether the engine lives or None)."""
+    """(manifest with the pid that its launcher could not write down any more, whether the engine lives; None: soon)."""
     if not record.get("pid"):
         try:
             pid = int(prelude.read_file(os.path.join(folder, "pid.%d" % record["attempt"])).split()[0])
@@ -460,9 +468,10 @@ def stop(args):
 
 def stop_locked(shard, args):
     shard.load()
-    other = shard.record and shard.attempt not in (None, shard.record["attempt"])
+    record = shard.record
+    other = record and (shard.attempt not in (None, record["attempt"]) or record.get("cluster") != shard.cluster)
     if other:
-        shard.record = None  # the manifest speaks of another attempt: leave that one alone
+        shard.record = None  # the manifest speaks of another attempt or cluster: leave that one alone
     pids = members(shard)
     was = "running" if pids else ("dead" if shard.record else "absent")
     killed = end_all(shard, pids, float(args.get("grace") or 0)) if pids else False
@@ -501,7 +510,7 @@ def end_all(shard, known, grace):
     """TERM to the engine, to what outlives it, then KILL to everything. True when KILL was needed."""
     main = living(shard.record, shard.boot)
     ends, killed, told = time.monotonic() + grace, False, set()
-    gives_up = ends + 30
+    gives_up = ends + 20
     while True:
         alive = {pid: ticks for pid, ticks in known.items() if (prelude.process(pid) or {}).get("start_ticks") == ticks}
         if not alive:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,6 @@ from llmgw.protocol.frame import FrameReader, new_token, request
 from llmgw.protocol.shell import BOOTSTRAP
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "remote_scripts"
-PYTHONS = [path for name in ("python3.6", "python3.11", "python3.13") if (path := shutil.which(name))]
 
 
 class ScriptError(Exception):
@@ -55,10 +54,20 @@ class Node:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.env = {"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C"}
+        self.env = {"HOME": str(home), "LANG": "C"}
+        self.bin = home.parent / "bin"
+        self.bin.mkdir()
+        self.use(os.environ.get("LLMGW_TEST_PYTHON", sys.executable))
         self.base: dict[str, Any] = {"root": None, "node_id": "n1", "controller_id": "c1", "term": 1}
         self.command = BOOTSTRAP
         self.last: Call | None = None
+
+    def use(self, python: str) -> None:
+        """Scripts run under this interpreter: it has the name that the bootstrap tries first."""
+        link = self.bin / "python3.14"
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.realpath(python))
+        self.env["PATH"] = f"{self.bin}:/usr/local/bin:/usr/bin:/bin"
 
     @property
     def root(self) -> Path:

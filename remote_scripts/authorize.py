@@ -1,0 +1,160 @@
+"""The control plane's line in this user's authorized_keys: added once, replaced in place, taken out again.
+
+Every other byte of the file stays as it was. Where its last line lacks a newline ours goes to the top, since that
+newline would be a change which nobody could take back.
+"""
+import os
+import stat
+
+import prelude
+
+TRIES = 3
+
+
+def lines_of(data):
+    return data.splitlines(True) if b"\r" not in data else [line + b"\n" for line in data.split(b"\n")[:-1]] + (
+        [data.split(b"\n")[-1]] if not data.endswith(b"\n") and data else [])
+
+
+def is_ours(line, key):
+    """A line that holds our key, whatever its options and its comment."""
+    return not line.lstrip().startswith(b"#") and key in line.split()
+
+
+def added(data, line, key):
+    """The file with exactly one line of ours."""
+    lines, done = [], False
+    for each in lines_of(data):
+        if not is_ours(each, key):
+            lines.append(each)
+        elif not done:
+            done = True
+            lines.append(line + (b"\n" if each.endswith(b"\n") else b""))
+    if not done:
+        at = len(lines) if not lines or lines[-1].endswith(b"\n") else 0
+        lines.insert(at, line + b"\n")
+    return b"".join(lines)
+
+
+def removed(data, key):
+    return b"".join(each for each in lines_of(data) if not is_ours(each, key))
+
+
+def read(path):
+    """(contents, what tells this state of the file from any other), or (b"", None) when there is none."""
+    try:
+        with open(path, "rb") as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode) or info.st_size > 4 << 20:
+                prelude.fail("unsafe_root", "%s is no plain file" % path, "Look at it by hand.")
+            return file.read(), info
+    except FileNotFoundError:
+        return b"", None
+
+
+def same(one, other):
+    if one is None or other is None:
+        return one is other
+    return (one.st_ino, one.st_size, one.st_mtime_ns) == (other.st_ino, other.st_size, other.st_mtime_ns)
+
+
+def write(path, data, before):
+    """Beside it, then renamed: owner, mode and labels as before. False when somebody else wrote in between."""
+    beside = "%s.llmgw-%d" % (path, os.getpid())
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        prelude.write_all(fd, data)
+        if before is not None:
+            if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(fd, before.st_uid, before.st_gid)
+            os.fchmod(fd, stat.S_IMODE(before.st_mode))
+            copy_labels(path, fd)
+        os.fsync(fd)
+        if not same(read(path)[1], before):
+            return False
+        os.rename(beside, path)
+        beside = None
+    finally:
+        os.close(fd)
+        if beside is not None:
+            os.unlink(beside)
+    prelude.sync_dir(os.path.dirname(path))
+    return True
+
+
+def copy_labels(path, fd):
+    """SELinux labels and ACLs, where there are any and we may."""
+    try:
+        for name in os.listxattr(path):
+            os.setxattr(fd, name, os.getxattr(path, name))
+    except OSError:
+        pass
+
+
+def change(path, make):
+    """Rewrites the file through `make(bytes)`. True when that changed anything."""
+    for _ in range(TRIES):
+        data, before = read(path)
+        new = make(data)
+        if new == data:
+            return False
+        if write(path, new, before):
+            return True
+    return prelude.fail("busy", "%s keeps changing while we write it" % path, "Try again.")
+
+
+def trace(created, key):
+    """Notes in the trace what was made, where this node has one already; the caller keeps it otherwise."""
+    if prelude.args.get("node_id") and os.path.isdir(prelude.host_path()):
+        host = prelude.under("hosts", prelude.args["node_id"])
+        with prelude.Lock(os.path.join(host, "lock")):
+            prelude.note(created, [key])
+
+
+def noted():
+    """What was made for us here: by the trace, and by what the caller kept."""
+    kept = list(prelude.args.get("trace") or ())
+    if prelude.args.get("node_id"):
+        kept += (prelude.read_json(os.path.join(prelude.host_path(), "trace.json"), {}) or {}).get("created", [])
+    return kept
+
+
+def add(folder, path, line, key):
+    created = []
+    if not os.path.isdir(folder):
+        os.mkdir(folder, 0o700)
+        created.append(folder)
+    if not os.path.lexists(path):
+        created.append(path)
+    changed = change(os.path.realpath(path), lambda data: added(data, line, key))
+    trace(created, key.decode())
+    return {"changed": changed, "path": path, "created": created}
+
+
+def remove(folder, path, key):
+    """Takes our line out; the file and the folder go too when we made them and nothing else is in them."""
+    if not os.path.isfile(path):
+        return {"changed": False, "path": path, "created": []}
+    changed, made = change(os.path.realpath(path), lambda data: removed(data, key)), noted()
+    if path in made and os.path.getsize(path) == 0:
+        os.unlink(path)
+    if folder in made and not os.listdir(folder):
+        os.rmdir(folder)
+    return {"changed": changed, "path": path, "created": []}
+
+
+def main(args):
+    key = (args.get("key") or "").encode()
+    line = (args.get("line") or "").encode()
+    if not key or b" " in key or b"\n" in line or b"\r" in line:
+        prelude.fail("bad_argument", "the key must be one word and the line one line")
+    folder = os.path.join(prelude.home(), ".ssh")
+    path = os.path.join(folder, "authorized_keys")
+    if args.get("action") == "remove":
+        return remove(folder, path, key)
+    if args.get("action") != "add" or not is_ours(line, key):
+        prelude.fail("bad_argument", "the line does not hold the key")
+    return add(folder, path, line, key)
+
+
+prelude.main(main)

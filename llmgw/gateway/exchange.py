@@ -107,7 +107,7 @@ class Exchange:
                 connection = await self._gateway.pool.open(upstream)
         except (LlmgwError, OSError) as exc:  # TimeoutError is an OSError
             self._task = None
-            self.attempt_failed(upstream, f"cannot be reached ({exc or 'no answer'})", sent=False)
+            self.attempt_failed(upstream, "cannot be reached", sent=False, detail=str(exc) or "no answer in time")
         except Exception:
             log.exception("request %s: opening a connection to %s", self._visit.request_id.decode(), upstream.replica)
             self._task = None
@@ -139,13 +139,14 @@ class Exchange:
             self._move_on(upstream, following)
         return following is not None
 
-    def attempt_failed(self, upstream: Upstream, why: str, *, sent: bool) -> None:
+    def attempt_failed(self, upstream: Upstream, why: str, *, sent: bool, detail: str = "") -> None:
         """No byte of an answer came. Asks another replica, if one is left.
 
         A request that was already `sent` may be what killed the engine: it is tried on one more replica, not on all.
         """
         self._connection = None
-        self._gateway.router.blame(upstream, why, rest=True)
+        # A client learns that it cannot be reached, not where it is; the detail is for the log and the loops.
+        self._gateway.router.blame(upstream, f"{why}: {detail}" if detail else why, rest=True)
         following = None if sent and self._resent else self._next(upstream)
         self._resent = self._resent or sent
         if following is None:

@@ -21,6 +21,7 @@ from llmgw.model.catalog import Model
 from llmgw.model.node import DrainState, LinkState, Node
 from llmgw.model.replica import Replica, ReplicaState, Shard
 from llmgw.model.snapshot import ModelStatus, Snapshot
+from llmgw.model.weights import FetchState
 
 UNSTARTED_PATIENCE = 30.0
 """Seconds that a replica which was never started waits for its node to come back before it goes elsewhere."""
@@ -59,6 +60,7 @@ def _model(model: Model, snapshot: Snapshot, now: float, decision: Decision) -> 
     """Decides about one model; returns the snapshot with its new replicas in it, so that the next model sees them."""
     want = model.scaling.min
     buckets = _sort(model, snapshot, now)
+    pending = _weights_pending(model, snapshot)
     actions: list[Action] = []
     actions += _retire_unplaced(buckets, snapshot, now)
     actions += _start_due(buckets, snapshot, now)
@@ -70,7 +72,7 @@ def _model(model: Model, snapshot: Snapshot, now: float, decision: Decision) -> 
         missing = min(missing, 1 - coming)
     nowhere = ""
     avoid = {node for replica, _ in buckets.absent if replica.state is ReplicaState.FAILED for node in replica.nodes}
-    for _ in range(max(0, missing)):
+    for _ in range(0 if pending else max(0, missing)):
         found = place(model, snapshot, avoid=avoid)
         if isinstance(found, Nowhere):
             nowhere = found.reason
@@ -92,8 +94,21 @@ def _model(model: Model, snapshot: Snapshot, now: float, decision: Decision) -> 
     actions += _retire_leaving(buckets, want)
     actions += _retire_surplus(buckets, want)
     decision.actions += actions
-    decision.status.append(_status(model, buckets, want, nowhere))
+    decision.status.append(_status(model, buckets, want, pending or nowhere))
     return snapshot
+
+
+def _weights_pending(model: Model, snapshot: Snapshot) -> str:
+    """Why the weights are not here yet: nothing is placed by a size that is not known. Empty when they are."""
+    weights = snapshot.weights.get(model.source)
+    if weights is None or weights.state is FetchState.ABSENT:
+        return "fetching its weights"
+    if weights.state is FetchState.FAILED:
+        return f"its weights cannot be had: {weights.error}"
+    if weights.state is FetchState.FETCHING:
+        share = f" {weights.progress:.0%} of {weights.size >> 20} MB" if weights.progress and weights.size else ""
+        return f"fetching its weights{share}"
+    return ""
 
 
 def _sort(model: Model, snapshot: Snapshot, now: float) -> _Buckets:
@@ -243,6 +258,8 @@ def _status(model: Model, buckets: _Buckets, want: int, nowhere: str) -> ModelSt
             reason = f"{waiting.state} on {waiting.lead.node}" + (f": {waiting.reason}" if waiting.reason else "")
             if waiting.state is ReplicaState.FAILED and not ready:
                 state = "degraded"
+        elif nowhere.startswith("fetching"):
+            state, reason = ("degraded" if ready else "loading"), nowhere
         elif nowhere:
             state, reason = ("degraded" if ready else "unplaceable"), nowhere
         elif buckets.absent:

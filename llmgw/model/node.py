@@ -53,14 +53,10 @@ class NodeOptions(Record):
 
     root: str | None = None
     """Directory on the node; None means `~/.local/share/llmgw`."""
-    data_path: Literal["ssh", "direct"] = "ssh"
     nvidia_smi: str | None = None
     ib_root: str | None = None
-    mgmt_addr: str | None = None
-    mgmt_if: str | None = None
     engines: dict[str, str] = {}
     """Engines named by path on purpose: `{"llamacpp": "/opt/llama.cpp/bin/llama-server"}`."""
-    fabrics: dict[str, tuple[str, ...]] = {}
 
 
 class Problem(Record):
@@ -96,6 +92,8 @@ class Node(Record):
     """The absolute root directory on the node, as the node resolved it."""
     python: str | None = None
     """The interpreter the node's ladder found, absolute."""
+    created: tuple[str, ...] = ()
+    """What first contact created on the node (`~/.ssh`), for the node's own trace of what purge has to undo."""
     added_at: float = 0.0
     seen_at: float | None = None
     probed_at: float | None = None

@@ -26,6 +26,7 @@ CREATE TABLE nodes (
     boot_id TEXT,
     root TEXT,
     python TEXT,
+    created TEXT NOT NULL,
     added_at REAL NOT NULL,
     seen_at REAL,
     probed_at REAL

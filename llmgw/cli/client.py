@@ -1,0 +1,104 @@
+"""A client of the admin API: over the unix socket of this home, or over LLMGW_ADMIN_URL with the admin token."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+from pydantic import BaseModel
+
+from llmgw.config.home import Home
+from llmgw.errors import LlmgwError, Unreachable, from_dict
+from llmgw.model.event import Event
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class AdminClient:
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        url = os.environ.get("LLMGW_ADMIN_URL")
+        headers = {}
+        connector: aiohttp.BaseConnector
+        if url:
+            self._base = url.rstrip("/")
+            token = os.environ.get("LLMGW_ADMIN_TOKEN")
+            if token:
+                headers["authorization"] = f"Bearer {token}"
+            connector = aiohttp.TCPConnector()
+        else:
+            self._base = "http://llmgw"
+            connector = aiohttp.UnixConnector(str(home.socket))
+        self._where = url or str(home.socket)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
+        self._session = aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def get(self, path: str, cls: type[R], **query: Any) -> R:
+        return await self.call("GET", path, cls, query=query)
+
+    async def post(self, path: str, cls: type[R], body: BaseModel | None = None) -> R:
+        return await self.call("POST", path, cls, body=body)
+
+    async def delete(self, path: str, cls: type[R], **query: Any) -> R:
+        return await self.call("DELETE", path, cls, query=query)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        cls: type[R],
+        *,
+        body: BaseModel | None = None,
+        query: dict[str, Any] | None = None,
+    ) -> R:
+        """Raises the error that the control plane answered with; Unreachable when none answers."""
+        params = {name: str(value) for name, value in (query or {}).items() if value not in (None, False)}
+        data = body.model_dump_json(by_alias=True).encode() if body is not None else None
+        try:
+            async with self._session.request(method, f"{self._base}/api/v1{path}", params=params, data=data) as answer:
+                text = await answer.text()
+                if answer.status >= 400:
+                    raise _error(answer.status, text)
+                return cls.model_validate_json(text)
+        except (aiohttp.ClientError, OSError, TimeoutError) as exc:
+            raise self._unreachable(exc) from None
+
+    async def events(self, after: int | None = None, node: str | None = None) -> AsyncIterator[Event]:
+        """Events as they happen, from `after` on (None: from now on)."""
+        params = {name: str(value) for name, value in (("after", after), ("node", node)) if value is not None}
+        headers = {"accept": "text/event-stream"}
+        try:
+            async with self._session.get(f"{self._base}/api/v1/events", params=params, headers=headers) as answer:
+                if answer.status >= 400:
+                    raise _error(answer.status, await answer.text())
+                async for line in answer.content:
+                    if line.startswith(b"data: "):
+                        yield Event.model_validate_json(line[6:])
+        except (aiohttp.ClientError, OSError, TimeoutError) as exc:
+            raise self._unreachable(exc) from None
+
+    def _unreachable(self, exc: BaseException) -> Unreachable:
+        return Unreachable(
+            f"The control plane does not answer at {self._where}: {exc or type(exc).__name__}.",
+            fix="Start it with `llmgw server run`, or set LLMGW_HOME or LLMGW_ADMIN_URL to where it runs.",
+            code="no_server",
+        )
+
+
+def part(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+def _error(status: int, text: str) -> LlmgwError:
+    try:
+        return from_dict(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return LlmgwError(f"The control plane answered {status}: {text[:200]}")

@@ -1,0 +1,91 @@
+"""`llmgw key`: API keys of the endpoint."""
+
+from __future__ import annotations
+
+import click
+
+from llmgw.cli import session
+from llmgw.cli.client import part
+from llmgw.cli.output import age, confirm, say, show_json, table
+from llmgw.model.requests import KeyList, MadeKey, NewKey, Said
+
+
+@click.group()
+def key() -> None:
+    """API keys of the endpoint."""
+
+
+@key.command()
+@click.argument("name")
+@click.option("--model", "models", multiple=True, help="Allow this model only; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Stable keys for programs.")
+def create(name: str, models: tuple[str, ...], as_json: bool) -> None:
+    """Create a key. It is shown once, on stdout, and stored only as a hash."""
+    session.run(_create(name, models, as_json))
+
+
+async def _create(name: str, models: tuple[str, ...], as_json: bool) -> None:
+    from pydantic import ValidationError
+
+    from llmgw.errors import UsageError
+
+    try:
+        wish = NewKey(name=name, models=models)
+    except ValidationError as exc:
+        raise UsageError(str(exc.errors()[0]["msg"]).removeprefix("Value error, ") + ".") from None
+    async with session.acting("key create") as client:
+        made = await client.post("/keys", MadeKey, wish)
+    if as_json:
+        show_json(made)
+        return
+    say(f"Key {name}. It is shown this once:")
+    click.echo(made.secret)
+
+
+@key.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Stable keys for programs.")
+def list_(as_json: bool) -> None:
+    """All keys, never the keys themselves."""
+    session.run(_list(as_json))
+
+
+async def _list(as_json: bool) -> None:
+    async with session.reading() as client:
+        found = await client.get("/keys", KeyList)
+    if as_json:
+        show_json(found)
+        return
+    used: dict[str, list[int]] = {}
+    for row in found.usage:
+        sums = used.setdefault(row["key"], [0, 0, 0])
+        for place, field in enumerate(("requests", "prompt_tokens", "completion_tokens")):
+            sums[place] += row[field]
+    rows = [
+        [
+            one.name,
+            one.hint,
+            "revoked" if one.revoked_at else "active",
+            age(one.created_at),
+            ", ".join(one.models) or "all",
+            *used.get(one.name, [0, 0, 0]),
+        ]
+        for one in found.keys
+    ]
+    columns = ["KEY", "BEGINS WITH", "STATE", "AGE", "MODELS", "REQUESTS", "TOKENS IN", "TOKENS OUT"]
+    table(columns, rows, empty="There is no key yet: `llmgw key create NAME`.")
+
+
+@key.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Stable keys for programs.")
+def revoke(name: str, yes: bool, as_json: bool) -> None:
+    """Revoke a key: effective at the next request."""
+    confirm(f"Revoke key {name}?", yes=yes)
+    session.run(_revoke(name, as_json))
+
+
+async def _revoke(name: str, as_json: bool) -> None:
+    async with session.acting("key revoke") as client:
+        said = await client.delete(f"/keys/{part(name)}", Said)
+    show_json(said) if as_json else click.echo(said.message)

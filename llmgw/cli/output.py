@@ -1,0 +1,118 @@
+"""What a person sees: tables, ages, progress; and JSON with stable keys for everybody else. Results go to stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from llmgw.model.event import Event, Severity
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+_COLOURS = {
+    "ready": "green",
+    "up": "green",
+    "installed": "green",
+    "failed": "red",
+    "lost": "red",
+    "down": "red",
+    "unplaceable": "red",
+    "quarantined": "red",
+    "degraded": "yellow",
+    "loading": "yellow",
+    "draining": "yellow",
+    "cordoned": "yellow",
+}
+
+
+def clean(text: object) -> str:
+    """Text from outside, harmless on a terminal: no escapes, no control characters (F52)."""
+    return _CONTROL.sub("\ufffd", str(text)).replace("\n", " ")
+
+
+def console() -> Console:
+    wide = None if sys.stdout.isatty() else 200
+    return Console(highlight=False, soft_wrap=False, width=wide, no_color="NO_COLOR" in os.environ or None)
+
+
+def show_json(value: Any) -> None:
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True)
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """A table, or the sentence `empty` on stderr when there is no row."""
+    found = list(rows)
+    if not found:
+        click.echo(empty, err=True)
+        return
+    made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for place, column in enumerate(columns):
+        last = place == len(columns) - 1
+        made.add_column(column, overflow="fold" if last else "ellipsis", no_wrap=not last)
+    for row in found:
+        made.add_row(*(_cell(value) for value in row))
+    console().print(made)
+
+
+def _cell(value: object) -> str:
+    text = clean("–" if value is None else value)
+    colour = _COLOURS.get(text.split(" ")[0].rstrip(":"))
+    return f"[{colour}]{escape(text)}[/{colour}]" if colour else escape(text)
+
+
+def age(since: float | None) -> str:
+    """`42s`, `7m`, `3h`, `12d`; `–` when it is not known. A clock that went back makes no negative age."""
+    if since is None:
+        return "–"
+    seconds = max(0, int(time.time() - since))
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def size(count: int | None) -> str:
+    if count is None:
+        return "–"
+    if count >= 1 << 30:
+        return f"{count / (1 << 30):.1f} GiB"
+    return f"{count >> 20} MiB"
+
+
+def event_line(event: Event) -> str:
+    stamp = time.strftime("%H:%M:%S", time.localtime(event.at))
+    mark = {Severity.WARNING: "! ", Severity.ERROR: "✗ "}.get(event.severity, "  ")
+    return f"{stamp} {mark}{clean(event.message)}"
+
+
+def say(text: str) -> None:
+    """Talk, as opposed to results."""
+    click.echo(clean(text), err=True)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks before something is destroyed. Never asks when nobody can answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Add --yes to do it without being asked.")
+    click.confirm(question, abort=True, err=True)

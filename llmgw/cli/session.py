@@ -1,0 +1,85 @@
+"""How a command gets to a control plane: the one that runs, or the same wiring in its own process until it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+from llmgw.cli.client import AdminClient
+from llmgw.config.home import Home, find_home
+from llmgw.config.load import load_settings
+from llmgw.errors import Unreachable
+from llmgw.model.requests import Whoami
+
+
+def home() -> Home:
+    """The home this user means. A root-owned server's socket, when there is one, is where a plain user is sent."""
+    found = find_home()
+    if os.environ.get("LLMGW_HOME") or os.geteuid() == 0 or found.socket.exists():
+        return found
+    roots = Home(find_home({}, 0).path)
+    if roots.socket.exists():
+        raise Unreachable(
+            f"The control plane of this machine belongs to root ({roots.path}).",
+            fix="Use sudo, or set LLMGW_ADMIN_URL and LLMGW_ADMIN_TOKEN.",
+            code="foreign_home",
+        )
+    return found
+
+
+async def running(client: AdminClient) -> bool:
+    """Whether a control plane answers."""
+    if not os.environ.get("LLMGW_ADMIN_URL") and not client.home.socket.exists():
+        return False
+    try:
+        await client.get("/whoami", Whoami)
+    except Unreachable:
+        return False
+    return True
+
+
+@contextlib.asynccontextmanager
+async def reading() -> AsyncIterator[AdminClient]:
+    """For commands that look, or that only make sense with a server running. Raises Unreachable without one."""
+    client = AdminClient(home())
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@contextlib.asynccontextmanager
+async def acting(purpose: str) -> AsyncIterator[AdminClient]:
+    """For commands that change something. Without a server the lease is taken and the wiring runs here meanwhile.
+
+    Raises Refused when another command holds the lease.
+    """
+    from llmgw.server import ControlPlane
+
+    place = home()
+    client = AdminClient(place)
+    try:
+        if await running(client):
+            yield client
+            return
+        plane = ControlPlane(place, load_settings(place), gateway=False, purpose=purpose)
+        await plane.start()
+        try:
+            yield client
+        finally:
+            await client.close()
+            await plane.stop()
+    finally:
+        await client.close()
+
+
+def run(work) -> None:  # type: ignore[no-untyped-def]
+    """Runs a command's coroutine; on the fast loop where it is installed."""
+    try:
+        import uvloop
+
+        uvloop.run(work)
+    except ImportError:
+        asyncio.run(work)

@@ -1,0 +1,133 @@
+"""Rows for tables, made from a snapshot. The dashboard shows the same ones."""
+
+from __future__ import annotations
+
+from llmgw.cli.output import age, size
+from llmgw.model.node import DrainState, Node
+from llmgw.model.replica import Replica
+from llmgw.model.requests import NodeDetail
+from llmgw.model.snapshot import Snapshot
+
+Rows = tuple[list[str], list[list[object]]]
+
+
+def node_rows(snapshot: Snapshot) -> Rows:
+    columns = ["NODE", "STATE", "LINK", "REPLICAS", "MEMORY FREE", "GPUS", "ENGINES", "ADDRESS", "PROBLEMS"]
+    rows: list[list[object]] = []
+    for node in snapshot.nodes:
+        probe = snapshot.probes.get(node.id)
+        engines = [f"{one.engine} {one.state}" for one in snapshot.engines if one.node == node.id]
+        gpus = "–" if probe is None else str(len(probe.gpus))
+        free = "–"
+        if probe is not None and probe.memory.available is not None:
+            free = f"{size(probe.memory.available)} of {size(probe.memory.usable)}"
+        problems = "; ".join(one.message for one in node.problems if one.severity != "info")
+        rows.append(
+            [
+                node.id,
+                node_state(node),
+                f"{node.link} {age(node.link_since)}",
+                len([one for one in snapshot.replicas_on(node.id) if not one.state.over]),
+                free,
+                gpus,
+                ", ".join(engines) or "–",
+                node.address,
+                problems or node.link_error or "",
+            ]
+        )
+    return columns, rows
+
+
+def node_state(node: Node) -> str:
+    if node.quarantined:
+        return "quarantined"
+    if node.drain is not DrainState.NONE:
+        return str(node.drain)
+    return "cordoned" if node.cordoned else str(node.state)
+
+
+def replica_rows(snapshot: Snapshot) -> Rows:
+    columns = ["REPLICA", "MODEL", "NODE", "STATE", "AGE", "ATTEMPT", "PID", "IN FLIGHT", "SERVED", "ENGINE", "REASON"]
+    rows: list[list[object]] = [_replica(replica, snapshot) for replica in snapshot.replicas]
+    for one in snapshot.unclaimed:
+        rows.append(
+            [
+                one.replica,
+                one.model or "?",
+                one.node,
+                "unclaimed",
+                "–",
+                one.attempt,
+                one.pid,
+                "–",
+                "–",
+                "–",
+                "tagged as ours, unknown to this state",
+            ]
+        )
+    return columns, rows
+
+
+def _replica(replica: Replica, snapshot: Snapshot) -> list[object]:
+    process = replica.lead.process
+    state = str(replica.state)
+    if replica.progress is not None:
+        state += f" {replica.progress:.0%}"
+    return [
+        replica.id,
+        replica.model,
+        ", ".join(replica.nodes),
+        state,
+        age(replica.state_since),
+        replica.lead.attempt,
+        process.pid if process else "–",
+        snapshot.inflight.get(replica.id, 0),
+        snapshot.served.get(replica.id, 0),
+        f"{replica.engine} {replica.engine_version.rpartition('==')[2]}",
+        replica.reason,
+    ]
+
+
+def model_rows(snapshot: Snapshot) -> Rows:
+    columns = ["MODEL", "STATE", "READY", "TASK", "CONTEXT", "SOURCE", "REASON"]
+    rows: list[list[object]] = []
+    status = {one.model: one for one in snapshot.status}
+    for model in snapshot.models:
+        now = status.get(model.name)
+        ready = f"{now.ready}/{now.wanted}" if now else "–"
+        state, reason = (now.state, now.reason) if now else ("–", "")
+        rows.append([model.name, state, ready, model.task, model.context_length, model.source, reason])
+    return columns, rows
+
+
+def node_detail(detail: NodeDetail) -> list[tuple[str, object]]:
+    """Key and value, in the order a person asks for them."""
+    node, probe = detail.node, detail.probe or {}
+    lines: list[tuple[str, object]] = [
+        ("node", node.id),
+        ("state", node_state(node)),
+        ("address", node.address),
+        ("host key", node.host_key.split()[0] if node.host_key else "–"),
+        ("link", f"{node.link} since {age(node.link_since)}" + (f": {node.link_error}" if node.link_error else "")),
+    ]
+    if node.quarantined:
+        lines.append(("quarantined", node.quarantined))
+    if probe:
+        os_, cpu, memory = probe.get("os", {}), probe.get("cpu", {}), probe.get("memory", {})
+        lines += [
+            ("system", f"{os_.get('pretty')}, kernel {os_.get('kernel')}, {os_.get('arch')}"),
+            ("cpu", f"{cpu.get('model')}, {cpu.get('threads')} threads, {cpu.get('level')}"),
+            ("memory", f"{size(memory.get('available'))} free of {size(memory.get('total'))}"),
+            ("python", f"{probe.get('python', {}).get('version')} ({probe.get('python', {}).get('executable')})"),
+            ("root", f"{node.root}, {size((probe.get('root') or {}).get('free'))} free"),
+        ]
+        lines += [
+            ("gpu", f"{gpu.get('index')}: {gpu.get('name')}, {size(gpu.get('memory_total'))} {gpu.get('memory_kind')}")
+            for gpu in probe.get("gpus", [])
+        ]
+        lines += [("unknown", f"{key}: {why}") for key, why in probe.get("unknown", {}).items()]
+    lines += [(f"{one.engine}", f"{one.version} {one.state} {one.detail}") for one in detail.engines]
+    lines += [("label", f"{key}={value}") for key, value in node.labels.items()]
+    lines += [("problem", f"{one.severity}: {one.message} {one.fix}") for one in node.problems]
+    lines.append(("probed", f"{age(node.probed_at)} ago" if node.probed_at else "not yet"))
+    return lines

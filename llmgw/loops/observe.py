@@ -1,0 +1,178 @@
+"""Looks at nodes: a probe at connect, every ten minutes and on demand; the engines also on a hint and every minute.
+
+What a look finds is compared with what is recorded (`core.adopt`); nothing is concluded about a node not looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from llmgw.core import adopt
+from llmgw.core.differences import differences
+from llmgw.errors import LlmgwError
+from llmgw.loops.base import Loop, log
+from llmgw.loops.changes import S, fail, move
+from llmgw.loops.world import World
+from llmgw.model.event import Severity
+from llmgw.model.listing import Listing
+from llmgw.model.node import LinkState, Node
+from llmgw.model.probe import Probe
+from llmgw.store import events, intents, nodes, replicas
+from llmgw.store.db import Tx
+
+LIST_EVERY = 60.0
+AT_ONCE = 20
+
+
+class Observe(Loop):
+    name = "observe"
+    period = 1.0
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self._probe_due: dict[str, float] = {}
+        self._list_due: dict[str, float] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._limit = asyncio.Semaphore(AT_ONCE)
+
+    async def turn(self) -> None:
+        world, now = self._world, self._world.clock.monotonic()
+        for node in await world.store.read(nodes.every):
+            if node.link is not LinkState.UP or node.quarantined or node.id in self._running:
+                continue
+            probe = node.id in world.probe_now or now >= self._probe_due.get(node.id, 0.0)
+            look = probe or node.id in world.look_now or now >= self._list_due.get(node.id, 0.0)
+            if not look:
+                continue
+            world.probe_now.discard(node.id)
+            world.look_now.discard(node.id)
+            task = asyncio.create_task(self._visit(node, probe=probe), name=f"look at {node.id}")
+            self._running[node.id] = task
+            task.add_done_callback(lambda _, name=node.id: self._running.pop(name, None))
+
+    async def stop(self) -> None:
+        await super().stop()
+        for task in list(self._running.values()):
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def _visit(self, node: Node, *, probe: bool) -> None:
+        world = self._world
+        async with self._limit:
+            now = world.clock.monotonic()
+            self._list_due[node.id] = now + LIST_EVERY
+            try:
+                # What runs comes first: requests may be waiting for it, while a probe can take its time.
+                busy = set(world.busy)
+                listing = await world.remote(node).list_engines()
+                await self._listed(node, listing, busy)
+                if probe:
+                    await self._probe(node)
+                    jitter = random.uniform(0.9, 1.1)
+                    self._probe_due[node.id] = world.clock.monotonic() + world.settings.probe_interval * jitter
+            except LlmgwError as exc:
+                # Unknown is not a fact: it is looked at again soon, and the failure is shown.
+                log.warning("%s could not be looked at: %s", node.id, exc)
+                self._list_due[node.id] = now + 5.0
+                if probe:
+                    self._probe_due[node.id] = now + 15.0
+                if exc.code not in ("link_down", "link_lost"):
+                    why = str(exc)
+                    await world.store.write(lambda tx: _look_failed(tx, node.id, why))
+        world.touch()
+
+    async def _probe(self, node: Node) -> None:
+        world = self._world
+        probe, document = await world.remote(node).probe(ports=world.settings.engine_ports)
+        world.probes[node.id] = probe
+        await world.store.write(lambda tx: _probed(tx, node.id, probe, document))
+        world.hint("install", "reconcile")
+
+    async def _listed(self, node: Node, listing: Listing, busy: set[str]) -> None:
+        world = self._world
+        for entry in listing.replicas:
+            for secret in entry.key_env.values():
+                if entry.alive and entry.replica not in busy:
+                    world.engine_keys[entry.replica] = secret
+        known = await world.store.write(lambda tx: _apply(tx, node.id, listing, busy | set(world.busy)))
+        world.unclaimed[node.id] = tuple(adopt.unclaimed(node.id, listing, known))
+        world.looked_at.add(node.id)
+        world.touch()
+        world.hint("health", "reconcile", "act")
+
+
+def _look_failed(tx: Tx, node: str, why: str) -> None:
+    events.add(tx, "node.look", f"{node} could not be looked at: {why}", node=node, severity=Severity.WARNING)
+
+
+def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object]) -> None:
+    before = nodes.put_probe(tx, node, document)
+    now = nodes.get(tx.db, node)
+    if now is None:
+        return
+    if before is not None:
+        for difference in differences(before, document):
+            events.add(tx, "node.changed", f"{node}: {difference}", node=node, severity=Severity.WARNING)
+    if now.machine_id and probe.machine_id and now.machine_id != probe.machine_id:
+        why = f"its machine id was {now.machine_id} and is now {probe.machine_id}"
+        nodes.change(tx, node, quarantined=why)
+        events.add(tx, "node.quarantined", f"{node} is quarantined: {why}", node=node, severity=Severity.ERROR)
+    nodes.change(
+        tx,
+        node,
+        machine_id=now.machine_id or probe.machine_id,
+        boot_id=probe.boot_id,
+        root=probe.root.path,
+        python=probe.python.executable,
+        problems=probe.problems,
+        probed_at=tx.now,
+        seen_at=tx.now,
+    )
+
+
+def _apply(tx: Tx, node: str, listing: Listing, busy: set[str]) -> set[str]:
+    """Writes down what a look means for each replica; returns every replica that this state knows."""
+    known = replicas.every(tx.db)
+    for verdict in adopt.judge(node, listing, [replica for replica in known if replica.id not in busy]):
+        if isinstance(verdict, adopt.Alive):
+            _alive(tx, verdict)
+        elif isinstance(verdict, adopt.Dead):
+            fail(tx, verdict.replica, verdict.cause, log_tail=verdict.log_tail)
+        elif isinstance(verdict, adopt.NeverStarted):
+            intents.close_for(tx, verdict.replica, "never started")
+            move(tx, verdict.replica, S.PLACED, "its launch did not happen")
+        else:
+            intents.close_for(tx, verdict.replica, "gone")
+            move(tx, verdict.replica, S.STOPPING, "nothing of it runs any more")
+            move(tx, verdict.replica, S.STOPPED, "nothing of it runs any more")
+    nodes.change(tx, node, seen_at=tx.now)
+    return {replica.id for replica in known}
+
+
+def _alive(tx: Tx, verdict: adopt.Alive) -> None:
+    now = replicas.get(tx.db, verdict.replica)
+    if now is None:
+        return
+    shards = tuple(verdict.shard if shard.rank == verdict.shard.rank else shard for shard in now.shards)
+    replicas.change(tx, now.id, shards=shards)
+    if now.state.going:
+        return
+    intents.close_for(tx, now.id, "running")
+    adopted = now.state in (S.LOST, S.STARTING, S.FAILED, S.PLACED)
+    if adopted or now.lead.process != shards[0].process:
+        # Ready means an answer came back: at adoption too.
+        process = shards[0].process
+        assert process is not None
+        moved = move(tx, now.id, S.LOADING, f"adopted pid {process.pid}, port {shards[0].port}", ready_at=None)
+        if moved is not None:
+            events.add(
+                tx,
+                "replica.adopted",
+                f"{now.id} adopted: pid {process.pid} on {verdict.shard.node} had gone on running",
+                node=verdict.shard.node,
+                model=now.model,
+                replica=now.id,
+                pid=process.pid,
+            )

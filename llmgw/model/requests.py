@@ -1,0 +1,104 @@
+"""What the admin API takes and gives besides the records themselves; openapi.json comes from these types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmgw.model.base import Name, Record
+from llmgw.model.catalog import Model
+from llmgw.model.engine import NodeEngine
+from llmgw.model.event import Audit, Event
+from llmgw.model.key import ApiKey
+from llmgw.model.node import Address, Node, NodeOptions
+
+
+class Join(Record):
+    """A node that first contact has been made with."""
+
+    name: Name | None = None
+    """None: the machine's hostname."""
+    address: Address
+    host_key: str = ""
+    hostname: str | None = None
+    machine_id: str | None = None
+    boot_id: str | None = None
+    options: NodeOptions = NodeOptions()
+    labels: dict[str, str] = {}
+    created: tuple[str, ...] = ()
+    """Paths that first contact created on the node, for its trace."""
+    take_over: bool = False
+
+
+class Joined(Record):
+    node: Node
+    known: bool
+    """It was a node already; it is looked at again."""
+    after_event: int
+    """Follow events from here to see it become ready."""
+
+
+class Whoami(Record):
+    """What a first contact needs to know of the control plane, and what a face shows of it."""
+
+    version: str
+    cluster_id: str
+    controller_id: str
+    term: int
+    public_key: str
+    key_line: str
+    listen: str | None
+    """Where the inference endpoint listens; None when only this command runs."""
+    admin_listen: str | None
+
+
+class NodeDetail(Record):
+    node: Node
+    engines: tuple[NodeEngine, ...]
+    probe: dict[str, Any] | None
+    """The latest document, whole."""
+
+
+class NewKey(Record):
+    name: Name
+    models: tuple[str, ...] = ()
+
+
+class MadeKey(Record):
+    key: ApiKey
+    secret: str
+    """Shown this once."""
+
+
+class ModelList(Record):
+    models: tuple[Model, ...]
+
+
+class Logs(Record):
+    replica: str
+    lines: tuple[str, ...]
+
+
+class EventList(Record):
+    events: tuple[Event, ...]
+
+
+class AuditList(Record):
+    audit: tuple[Audit, ...]
+
+
+class KeyList(Record):
+    keys: tuple[ApiKey, ...]
+    usage: tuple[dict[str, Any], ...] = ()
+
+
+class Said(Record):
+    """A sentence about what was done, and whether anything had to be."""
+
+    message: str
+    changed: bool = True
+
+
+class Removal(Record):
+    message: str
+    removed: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()

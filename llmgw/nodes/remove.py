@@ -1,0 +1,22 @@
+"""The end of a node's story: what we put there goes, and what is left is named."""
+
+from __future__ import annotations
+
+from llmgw.model.node import Node
+from llmgw.nodes.remote import Authority, Remote, Runner
+
+
+async def leave(
+    runner: Runner, node: Node, authority: Authority, *, key: str | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Purges a node and takes our key's line off it, last. Returns what was removed and what is left of ours."""
+    purged = await Remote(runner, node, authority).purge()
+    if key is None or node.address.is_local:
+        return purged.removed, purged.left
+    reply = await runner.run_script(
+        "authorize",
+        {"action": "remove", "key": key, "root": node.options.root, "node_id": node.id},
+        deadline=30.0,
+    )
+    line = (f"{reply.get('path', 'authorized_keys')} (our line)",) if reply.get("changed") else ()
+    return (*purged.removed, *line), purged.left

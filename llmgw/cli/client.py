@@ -19,9 +19,9 @@ R = TypeVar("R", bound=BaseModel)
 
 
 class AdminClient:
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, *, url: str | None) -> None:
+        """`url` None: over the unix socket of `home`."""
         self.home = home
-        url = os.environ.get("LLMGW_ADMIN_URL")
         headers = {}
         connector: aiohttp.BaseConnector
         if url:

@@ -90,25 +90,29 @@ async def _story(client: AdminClient, me: Whoami, host: str, options: dict[str, 
             click.echo(f"{host:<{width}}  {step:<9}  {clean(text)}", err=True)
 
     join = await _contact(client, me, host, options, tell)
+    name = await join_and_follow(client, join, tell, options["timeout"])
+    if not options["as_json"]:
+        click.echo(name)
+
+
+async def join_and_follow(client: AdminClient, join: Join, tell: Any, timeout: float) -> str:
+    """Hands a node to the control plane and tells what becomes of it until it is ready. Returns its id."""
     joined = await client.post("/nodes", Joined, join)
     name = joined.node.id
     await tell("join", f"{name} is known already; it is checked again" if joined.known else f"{name} is being added")
     try:
-        async with asyncio.timeout(options["timeout"]):
+        async with asyncio.timeout(timeout):
             async for event in client.events(after=joined.after_event, node=name):
                 if event.kind in ("engine.install", "node.look", "node.quarantined", "node.link"):
                     await tell("engines" if event.kind == "engine.install" else "node", event.message)
                 if event.kind == "node.ready":
                     break
     except TimeoutError:
-        raise TimedOut(
-            f"{name} was not ready within {options['timeout']:g} s.", fix=f"See `llmgw node show {name}`."
-        ) from None
+        raise TimedOut(f"{name} was not ready within {timeout:g} s.", fix=f"See `llmgw node show {name}`.") from None
     detail = await client.get(f"/nodes/{part(name)}", NodeDetail)
     engines = ", ".join(f"{one.engine} {one.state}" for one in detail.engines) or "no engines configured"
     await tell("ready", f"{name} is ready ({engines})", node=name)
-    if not options["as_json"]:
-        click.echo(f"{name}")
+    return name
 
 
 async def _contact(client: AdminClient, me: Whoami, host: str, options: dict[str, Any], tell: Any) -> Join:

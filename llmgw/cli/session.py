@@ -43,7 +43,7 @@ async def running(client: AdminClient) -> bool:
 @contextlib.asynccontextmanager
 async def reading() -> AsyncIterator[AdminClient]:
     """For commands that look, or that only make sense with a server running. Raises Unreachable without one."""
-    client = AdminClient(home())
+    client = AdminClient(home(), url=os.environ.get("LLMGW_ADMIN_URL"))
     try:
         yield client
     finally:
@@ -59,7 +59,7 @@ async def acting(purpose: str) -> AsyncIterator[AdminClient]:
     from llmgw.server import ControlPlane
 
     place = home()
-    client = AdminClient(place)
+    client = AdminClient(place, url=os.environ.get("LLMGW_ADMIN_URL"))
     try:
         if await running(client):
             yield client

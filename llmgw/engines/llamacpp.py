@@ -59,6 +59,8 @@ class LlamaCpp:
         argv = [*program, "--model", weights, "--host", "127.0.0.1", "--port", PORT, "--alias", model.name]
         if model.context_length is not None and not {"--ctx-size", "-c"} & set(profile.args):
             argv += ["--ctx-size", str(model.context_length)]
+        if model.max_output is not None:
+            argv += ["--n-predict", str(model.max_output)]
         if model.task is Task.EMBED:
             argv += ["--embedding"]
         if model.task is Task.RERANK:

@@ -71,6 +71,7 @@ class FrameReader:
         """The stream has ended. Raises BadReply when it ended inside a frame."""
         if self._buffer.startswith(self._mark):
             raise BadReply("the reply was cut off in the middle of a frame", code="truncated")
+        self._drop(len(self._buffer))
 
     def _next(self) -> dict[str, Any] | None:
         start = self._buffer.find(self._mark)

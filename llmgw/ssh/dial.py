@@ -39,8 +39,15 @@ class Client(asyncssh.SSHClient):
         self.lost = False
         self.lost_because: Exception | None = None
         self.on_lost: Callable[[], None] = lambda: None
+        self._connection: asyncssh.SSHClientConnection | None = None
+
+    @property
+    def server_version(self) -> str:
+        """What the server called itself; empty when it did not get that far (MaxStartups closes before)."""
+        return str(self._connection.get_extra_info("server_version", "")) if self._connection is not None else ""
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self._connection = conn
         if not self.connected.done():
             self.connected.set_result(None)
 
@@ -84,7 +91,11 @@ async def dial(
             jump.abort()
         if not isinstance(exc, Exception):
             raise
-        raise await _why(exc, address, login, client, host_key, connect_timeout) from None
+        if isinstance(exc, asyncssh.ConnectionLost | asyncssh.KeyExchangeFailed) and client.server_version:
+            shown = await _other_key(address, login, host_key, client, connect_timeout, login_timeout, keepalive)
+            if shown is not None and host_key is not None:
+                raise failures.host_key_changed(address, host_key, shown) from None
+        raise _why(exc, address, login, client, host_key, connect_timeout) from None
     return connection, client, jump
 
 
@@ -202,15 +213,34 @@ def _discard(task: asyncio.Future[asyncssh.SSHClientConnection]) -> None:
         task.result().abort()
 
 
-async def _why(
+async def _other_key(
+    address: Address,
+    login: Login,
+    host_key: str | None,
+    client: Client,
+    connect_timeout: float,
+    login_timeout: float,
+    keepalive: float,
+) -> str | None:
+    """The key of another type that a server shows which has none of the pinned type. sshd just hangs up on us then."""
+    if host_key is None or client.shown is not None:
+        return None
+    times = {"connect_timeout": connect_timeout, "login_timeout": login_timeout, "keepalive": keepalive}
+    try:
+        await dial(address, login=login, host_key=None, **times)
+    except LlmgwError as exc:
+        shown = str(exc.data.get("shown_key", ""))
+        return shown if shown and shown.split()[0] != host_key.split()[0] else None
+    return None
+
+
+def _why(
     exc: Exception, address: Address, login: Login, client: Client, host_key: str | None, connect_timeout: float
 ) -> LlmgwError:
     if client.shown is not None and client.shown != host_key:
         if host_key is None:
             return failures.host_key_unknown(address, client.shown)
         return failures.host_key_changed(address, host_key, client.shown)
-    if isinstance(exc, asyncssh.KeyExchangeFailed) and host_key is not None and "host key" in str(exc):
-        return failures.host_key_changed(address, host_key, None)
     if isinstance(exc, TimeoutError):
         return failures.connect_timeout(address, connect_timeout)
     return failures.explain(exc, address, login, key_shown=client.shown is not None)

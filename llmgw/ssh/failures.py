@@ -23,21 +23,10 @@ def clean(text: str, limit: int = 300) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def host_key_changed(address: Address, pinned: str, shown: str | None) -> Refused:
-    """The key shown is not the pinned one (F26). `shown` is None when the server has no key of the pinned type."""
-    old = host_key_fingerprint(pinned)
-    kind = pinned.split()[0]
+def host_key_changed(address: Address, pinned: str, shown: str) -> Refused:
+    """The key shown is not the pinned one (F26)."""
+    old, new = host_key_fingerprint(pinned), host_key_fingerprint(shown)
     host = address.config_host or address.host
-    if shown is None:
-        return Refused(
-            f"{address} no longer has a host key of the type {kind}; its pinned key is {old}.",
-            fix=f"If it was installed anew, look at its key there and run: llmgw node add {host} --trust-key SHA256:…",
-            code="host_key_changed",
-            pinned=old,
-            shown="",
-            shown_key="",
-        )
-    new = host_key_fingerprint(shown)
     return Refused(
         f"{address} shows the host key {new} and not the pinned {old}: it was installed anew, or somebody is "
         "in between. Nothing was sent to it.",
@@ -95,11 +84,7 @@ def explain(exc: BaseException, address: Address, login: Login, *, key_shown: bo
     if isinstance(exc, asyncssh.ConnectionLost):
         return _dropped(address, key_shown)
     if isinstance(exc, asyncssh.ProtocolError | asyncssh.ProtocolNotSupported) and not key_shown:
-        return Unreachable(
-            f"what answers at {address} speaks no SSH: {why}.",
-            fix="Give the port of sshd with the host.",
-            code="not_ssh",
-        )
+        return _not_ssh(address, why)
     if isinstance(exc, asyncssh.DisconnectError):
         if "authentication" in why.lower():
             return _login_refused(address, login, why)
@@ -112,7 +97,15 @@ def explain(exc: BaseException, address: Address, login: Login, *, key_shown: bo
         return ConfigError(f"the SSH configuration cannot be used: {why}.", fix="Mend it, or set ssh.config.")
     if isinstance(exc, OSError):
         return _os_error(exc, address, why)
+    if not key_shown:
+        return _not_ssh(address, why)  # asyncssh fell over what it read
     return Unreachable(f"the connection to {address} failed: {why}.", code="unreachable")
+
+
+def _not_ssh(address: Address, why: str) -> Unreachable:
+    return Unreachable(
+        f"what answers at {address} speaks no SSH: {why}.", fix="Give the port of sshd with the host.", code="not_ssh"
+    )
 
 
 def _login_refused(address: Address, login: Login, why: str) -> Refused:

@@ -91,7 +91,8 @@ async def dial(
             jump.abort()
         if not isinstance(exc, Exception):
             raise
-        if isinstance(exc, asyncssh.ConnectionLost | asyncssh.KeyExchangeFailed) and client.server_version:
+        hung_up = isinstance(exc, asyncssh.ConnectionLost | asyncssh.KeyExchangeFailed | ConnectionError)
+        if hung_up and client.server_version:
             shown = await _other_key(address, login, host_key, client, connect_timeout, login_timeout, keepalive)
             if shown is not None and host_key is not None:
                 raise failures.host_key_changed(address, host_key, shown) from None

@@ -1,0 +1,1 @@
+"""A fleet of real nodes on one machine, and what is shown on it."""

@@ -1,0 +1,96 @@
+"""Three machines for the whole session; a control plane and clean nodes for each test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.machines import Fleet, Machine
+from tests.fleet.plane import Plane
+
+LLAMACPP = "pypi:xllamacpp==2026.10.11549"
+
+
+def _reason() -> str | None:
+    if os.geteuid() != 0:
+        return "the fleet of real nodes needs root (network namespaces, overlay mounts)"
+    missing = [program for program in ("ip", "/usr/sbin/sshd", "unshare", "nsenter") if shutil.which(program) is None]
+    return f"the fleet of real nodes needs {', '.join(missing)}" if missing else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.fleet)
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    if reason := _reason():
+        pytest.skip(reason)
+    made = Fleet(tmp_path_factory.mktemp("fleet"))
+    try:
+        for name in ("alpha", "beta", "gamma"):
+            made.add(name)
+        yield made
+    finally:
+        made.destroy()
+
+
+@pytest.fixture
+def machines(fleet: Fleet) -> Iterator[list[Machine]]:
+    """Running, reachable, without anything of an earlier test on them."""
+    yield fleet.machines[:3]
+    for machine in fleet.machines[:3]:
+        machine.heal()
+        for pid in machine.engines():
+            machine.shell(f"kill -9 {pid} || true")
+        machine.shell("rm -rf /root/.local /root/.ssh/authorized_keys.*")
+        key = fleet.key.with_suffix(".pub").read_text()
+        machine.shell(f"printf %s '{key}' > /root/.ssh/authorized_keys")
+
+
+@pytest.fixture(scope="session")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One mirror for all tests: what is fetched is fetched once."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache) / "llmgw" / "mirror"
+
+
+@pytest.fixture
+def plane(fleet: Fleet, tmp_path: Path, mirror: Path) -> Iterator[Plane]:
+    """A control plane with the simulated engine, not started yet."""
+    made = _plane(fleet, tmp_path, mirror, {"sim": ["builtin"]})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def real_plane(fleet: Fleet, tmp_path: Path, mirror: Path) -> Iterator[Plane]:
+    """A control plane with the real llama.cpp engine."""
+    made = _plane(fleet, tmp_path, mirror, {"llamacpp": [LLAMACPP]})
+    yield made
+    made.close()
+
+
+def _plane(fleet: Fleet, tmp_path: Path, mirror: Path, engines: dict[str, list[str]]) -> Plane:
+    user_home = tmp_path / "operator"
+    user_home.mkdir()
+    return Plane(tmp_path / "home", engines=engines, mirror=mirror, user_home=user_home)
+
+
+@pytest.fixture
+def add(fleet: Fleet):  # type: ignore[no-untyped-def]
+    """`add(plane, machine, …)` is `llmgw node add root@… -i KEY`."""
+
+    def adding(plane: Plane, *machines: Machine, words: tuple[str, ...] = ()) -> list[str]:
+        hosts = [f"root@{machine.address}" for machine in machines]
+        done = plane.llmgw("node", "add", *hosts, "-i", str(fleet.key), *words)
+        return done.stdout.split()
+
+    return adding

@@ -122,7 +122,7 @@ def cpu():
     model = first.get("model name") or read(PROC + "/device-tree/model", "")
     model = model or "ARM implementer %s part %s" % (first.get("cpu implementer"), first.get("cpu part"))
     level = level_of(flags, os.uname().machine)
-    if level in ("x86-64-v1", "x86-64-v2"):
+    if level.startswith("x86-64") and "avx2" not in flags:
         problem("cpu_no_avx2", "the CPU shows no AVX2: engines will not start, or crawl",
                 "In a virtual machine set its CPU type to `host`; otherwise use another machine.", "warning")
     return {"model": model, "cores": len(pairs) or None, "threads": threads, "usable": len(os.sched_getaffinity(0)),

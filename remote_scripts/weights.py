@@ -97,9 +97,9 @@ def fill(fd, part, size, offset, digest):
         os.fsync(fd)
     except OSError as exc:
         if exc.errno in prelude.DISK_FULL:
-            need = size - os.fstat(fd).st_size + MARGIN
+            os.ftruncate(fd, 0)  # gives the room back at once, though the file is still open
             os.unlink(part)
-            prelude.full(os.path.dirname(part), need, os.fstat(fd).st_size)
+            prelude.full(os.path.dirname(part), size + MARGIN)
         raise
     prelude.event(state="verifying", done=size, total=size)
     if digest.hexdigest() != prelude.args["sha256"]:

@@ -59,8 +59,8 @@ class Node:
         self.bin.mkdir()
         self.use(os.environ.get("LLMGW_TEST_PYTHON", sys.executable))
         self.base: dict[str, Any] = {"root": None, "node_id": "n1", "controller_id": "c1", "term": 1}
-        self.command = BOOTSTRAP
         self.last: Call | None = None
+        self.change: tuple[str, str] | None = None
 
     def use(self, python: str) -> None:
         """Scripts run under this interpreter: it has the name that the bootstrap tries first."""
@@ -79,17 +79,21 @@ class Node:
         """Starts a call. `cut` is sent in place of the announced payload."""
         token = new_token()
         sent = payload if cut is None else cut
+        source = (SCRIPTS / f"{name}.py").read_text()
+        if self.change is not None:  # what a test makes different in the script
+            assert self.change[0] in source
+            source = source.replace(*self.change)
         body = request(
             (SCRIPTS / "prelude.py").read_bytes(),
             f"{name}.py",
-            (SCRIPTS / f"{name}.py").read_bytes(),
+            source.encode(),
             {**self.base, **args},
             token=token,
             deadline=deadline,
             payload=len(payload or b""),
         )
         process = subprocess.Popen(
-            ["/bin/bash", "-c", self.command],
+            [args.get("shell", "/bin/bash"), "-c", BOOTSTRAP],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

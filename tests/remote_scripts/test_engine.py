@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SCRIPTS, Node, ScriptError, tagged
+
+from .conftest import SCRIPTS, Node, ScriptError, tagged
 
 SLEEPS = [sys.executable, "-S", "-c", "import time; print('up', flush=True); time.sleep(60)"]
 STUBBORN = [
@@ -299,7 +301,7 @@ def test_term_to_the_whole_group_leaves_the_waiter_its_last_word(node: Node) -> 
 
 
 def test_an_engine_has_default_signals_its_own_session_and_no_foreign_descriptors(node: Node) -> None:
-    started = start(node)
+    started = start(node, argv=["/bin/sleep", "60"])
     status = dict(
         line.split(":\t", 1)
         for line in Path(f"/proc/{started['pid']}/status").read_text().splitlines()
@@ -317,6 +319,23 @@ def test_an_engine_has_default_signals_its_own_session_and_no_foreign_descriptor
         )
         assert os.getsid(pid) == os.getsid(started["pid"]) != os.getsid(0)
         assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "500"
+
+
+@pytest.mark.parametrize("shell", [path for name in ("dash", "bash", "busybox") if (path := shutil.which(name))])
+def test_the_waiter_works_in_every_sh(shell: str, tmp_path: Path) -> None:
+    source = (SCRIPTS / "engine.py").read_text()
+    waiter = source.partition('WAITER = """')[2].partition('"""')[0]
+    command = [shell, *(["sh"] if shell.endswith("busybox") else []), "-c", waiter, "w", "1", "m", "0", "k"]
+    for engine, status in ((["/bin/sleep", "60"], "143\n"), (["/bin/sh", "-c", "exit 7"], "7\n")):
+        with subprocess.Popen([*command, *engine], cwd=tmp_path, start_new_session=True) as process:
+            if status == "143\n":
+                wait(lambda: (tmp_path / "pid.1").exists())
+                engine_pid, waiter_pid = (tmp_path / "pid.1").read_text().split()
+                assert int(waiter_pid) == process.pid
+                wait(lambda pid=engine_pid: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(5)
+        assert (tmp_path / "exit.1").read_text() == status
 
 
 def test_the_waiter_costs_less_than_a_megabyte_of_its_own(node: Node) -> None:

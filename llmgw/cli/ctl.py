@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from llmgw.admin.client import part
+from llmgw.admin.text import clean, event_line
+from llmgw.admin.views import model_rows, replica_rows
 from llmgw.cli import session
-from llmgw.cli.client import part
 from llmgw.cli.node import show_nodes
-from llmgw.cli.output import clean, event_line, show_json, table
-from llmgw.cli.views import model_rows, replica_rows
+from llmgw.cli.output import show_json, table
 from llmgw.errors import TimedOut
 from llmgw.model.node import DrainState
 from llmgw.model.requests import AuditList, EventList, Logs, NodeDetail, Said

@@ -16,11 +16,12 @@ from typing import Any
 import aiohttp
 import click
 
+from llmgw.admin.client import AdminClient, part
+from llmgw.admin.text import clean
 from llmgw.cli import session
-from llmgw.cli.client import AdminClient, part
 from llmgw.cli.model import ready
 from llmgw.cli.node import join_and_follow
-from llmgw.cli.output import clean, say
+from llmgw.cli.output import say
 from llmgw.config.home import Home
 from llmgw.config.settings import LLAMACPP_WHEEL, EngineVersions, MirrorSettings, Settings
 from llmgw.errors import LlmgwError, TimedOut

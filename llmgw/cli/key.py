@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from llmgw.admin.client import part
+from llmgw.admin.text import age
 from llmgw.cli import session
-from llmgw.cli.client import part
-from llmgw.cli.output import age, confirm, say, show_json, table
+from llmgw.cli.output import confirm, say, show_json, table
 from llmgw.model.requests import KeyList, MadeKey, NewKey, Said
 
 

@@ -81,7 +81,7 @@ def main(args: list[str] | None = None) -> Any:
 
 
 def _complain(exc: LlmgwError) -> None:
-    from llmgw.cli.output import clean
+    from llmgw.admin.text import clean
 
     lines = exc.message.split("\n")
     for line in lines:

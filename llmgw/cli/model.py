@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
+from llmgw.admin.client import AdminClient
+from llmgw.admin.text import clean
 from llmgw.cli import session
-from llmgw.cli.client import AdminClient
 from llmgw.cli.ctl import show_models
-from llmgw.cli.output import clean, confirm, show_json
+from llmgw.cli.output import confirm, show_json
 from llmgw.config.load import load
 from llmgw.errors import TimedOut
 from llmgw.model.catalog import Model

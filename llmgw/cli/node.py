@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
+from llmgw.admin.client import AdminClient, part
+from llmgw.admin.text import clean, event_line
+from llmgw.admin.views import node_rows
 from llmgw.cli import session
-from llmgw.cli.client import AdminClient, part
-from llmgw.cli.output import clean, confirm, event_line, say, show_json, table
-from llmgw.cli.views import node_rows
+from llmgw.cli.output import confirm, say, show_json, table
 from llmgw.config.load import load_settings
 from llmgw.errors import LlmgwError, Refused, TimedOut
 from llmgw.model.node import Address, NodeOptions
@@ -205,7 +206,7 @@ async def _show(name: str, as_json: bool, *, probe: bool) -> None:
     if as_json:
         show_json(detail)
         return
-    from llmgw.cli.views import node_detail
+    from llmgw.admin.views import node_detail
 
     for key, value in node_detail(detail):
         click.echo(f"{click.style(f'{key:<12}', bold=True)} {clean(value)}")

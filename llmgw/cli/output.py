@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,9 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from llmgw.model.event import Event, Severity
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+from llmgw.admin.text import clean
 
 _COLOURS = {
     "ready": "green",
@@ -34,11 +30,6 @@ _COLOURS = {
     "draining": "yellow",
     "cordoned": "yellow",
 }
-
-
-def clean(text: object) -> str:
-    """Text from outside, harmless on a terminal: no escapes, no control characters (F52)."""
-    return _CONTROL.sub("\ufffd", str(text)).replace("\n", " ")
 
 
 def console() -> Console:
@@ -77,31 +68,6 @@ def _cell(value: object) -> str:
     text = clean("–" if value is None else value)
     colour = _COLOURS.get(text.split(" ")[0].rstrip(":"))
     return f"[{colour}]{escape(text)}[/{colour}]" if colour else escape(text)
-
-
-def age(since: float | None) -> str:
-    """`42s`, `7m`, `3h`, `12d`; `–` when it is not known. A clock that went back makes no negative age."""
-    if since is None:
-        return "–"
-    seconds = max(0, int(time.time() - since))
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
-
-
-def size(count: int | None) -> str:
-    if count is None:
-        return "–"
-    if count >= 1 << 30:
-        return f"{count / (1 << 30):.1f} GiB"
-    return f"{count >> 20} MiB"
-
-
-def event_line(event: Event) -> str:
-    stamp = time.strftime("%H:%M:%S", time.localtime(event.at))
-    mark = {Severity.WARNING: "! ", Severity.ERROR: "✗ "}.get(event.severity, "  ")
-    return f"{stamp} {mark}{clean(event.message)}"
 
 
 def say(text: str) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 
-from llmgw.cli.client import AdminClient
+from llmgw.admin.client import AdminClient
 from llmgw.config.home import Home, find_home
 from llmgw.config.load import load_settings
 from llmgw.errors import Unreachable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmgw.cli.output import age, size
+from llmgw.admin.text import age, size
 from llmgw.model.node import DrainState, Node
 from llmgw.model.replica import Replica
 from llmgw.model.requests import NodeDetail

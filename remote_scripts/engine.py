@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import time
+import warnings
 import zlib
 
 import prelude
@@ -94,16 +95,22 @@ def living(record, boot):
 
 def start(args):
     prelude.act()
-    for again in range(3):
-        shard = Shard(args)
-        prelude.under("hosts", args["node_id"], "replicas", shard.name)
+    shard = Shard(args)
+    with lock_of(shard, True):
+        return start_locked(shard, args)
+
+
+def lock_of(shard, make):
+    """The lock of a shard's directory; None when there is no directory. Looks again where a removal comes between."""
+    while True:
         try:
-            with prelude.Lock(os.path.join(shard.folder, "lock")):
-                return start_locked(shard, args)
-        except FileNotFoundError:  # a stop that removes the directory came between
-            if again == 2 or os.path.isdir(shard.folder):
-                raise
-    return None
+            if make:
+                prelude.under("hosts", os.path.basename(prelude.host_path()), "replicas", shard.name)
+            elif not os.path.isdir(shard.folder):
+                return None
+            return prelude.Lock(os.path.join(shard.folder, "lock")).take()
+        except FileNotFoundError:
+            time.sleep(0.005)
 
 
 def start_locked(shard, args):
@@ -231,6 +238,7 @@ def launch(shard, argv, env):
     if command[0] != b"/bin/sh":
         env[b"XDG_RUNTIME_DIR"] = b"/run/user/%d" % os.geteuid()
     log = prelude.open_file(shard.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    warnings.simplefilter("ignore")  # 3.12 warns of a fork beside the thread that watches stdin: the child soon execs
     middle = os.fork()
     if middle:
         os.close(log)
@@ -460,9 +468,10 @@ def logs(args):
 def stop(args):
     prelude.act()
     shard = Shard(args)
-    if not os.path.isdir(shard.folder):
-        return stop_locked(shard, args)
-    with prelude.Lock(os.path.join(shard.folder, "lock")):
+    lock = lock_of(shard, False)
+    if lock is None:
+        return stop_locked(shard, dict(args, remove=False))  # only strays: a directory made from now on is not ours
+    with lock:
         return stop_locked(shard, args)
 
 
@@ -477,7 +486,10 @@ def stop_locked(shard, args):
     killed = end_all(shard, pids, float(args.get("grace") or 0)) if pids else False
     if args.get("remove") and not other and os.path.isdir(shard.folder):
         import shutil
-        shutil.rmtree(shard.folder)
+        gone = os.path.join(os.path.dirname(shard.folder), ".%s.gone" % shard.name)
+        shutil.rmtree(gone, ignore_errors=True)
+        os.rename(shard.folder, gone)  # first out of the way of those who wait for its lock
+        shutil.rmtree(gone, ignore_errors=True)
     return {"was": was, "killed": killed, "pids": sorted(pids)}
 
 

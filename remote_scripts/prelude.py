@@ -327,7 +327,7 @@ class Lock(object):
         self.path = path
         self.fd = -1
 
-    def __enter__(self):
+    def take(self):
         while True:
             self.fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
             fcntl.flock(self.fd, fcntl.LOCK_EX)
@@ -337,6 +337,9 @@ class Lock(object):
             except FileNotFoundError:
                 pass
             os.close(self.fd)
+
+    def __enter__(self):
+        return self if self.fd >= 0 else self.take()
 
     def __exit__(self, *exc):
         os.close(self.fd)

@@ -526,3 +526,53 @@ def test_no_private_helper_of_the_waiter_needs_a_path(node: Node) -> None:
 
 def test_the_script_is_small_enough_to_send(node: Node) -> None:
     assert (SCRIPTS / "engine.py").stat().st_size + (SCRIPTS / "prelude.py").stat().st_size < 64 << 10
+
+
+def test_a_script_killed_at_any_moment_leaves_at_most_one_engine_that_the_next_one_finds(node: Node) -> None:
+    """F02, F03: kill -9 of a start after ever more milliseconds; asked again, exactly one engine runs."""
+    for attempt in range(1, 13):
+        call = node.begin("engine", action="start", attempt=attempt, argv=SLEEPS, ports=[41700, 41799], **SHARD)
+        time.sleep(0.02 + 0.006 * attempt)
+        call.process.kill()
+        call.process.communicate()
+        found = start(node, attempt)
+        assert [each["pid"] for each in listing(node)["replicas"]] == [found["pid"]]
+        assert len(tagged(node.home)) == 2
+        stop(node, grace=2)
+        assert tagged(node.home) == []
+
+
+def test_starts_lists_and_removals_side_by_side(node: Node) -> None:
+    """Whoever wins, nothing crashes, no listing shows a start under way as dead, and never two engines run."""
+
+    def busy(number: int) -> str:
+        try:
+            if number % 3 == 0:
+                start(node, number + 1)
+            elif number % 3 == 1:
+                stop(node, grace=2, remove=True)
+            else:
+                assert len(listing(node)["replicas"]) <= 1
+                assert len(tagged(node.home)) <= 3
+        except ScriptError as exc:
+            return exc.code if exc.code != "crash" else str(exc.body)
+        return "done"
+
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(busy, range(30))) <= {"done", "older_attempt", "newer_attempt", "ended_at_once"}
+    stop(node, grace=2, remove=True)
+    assert tagged(node.home) == []
+
+
+def test_a_scope_wraps_the_waiter_and_changes_nothing_else(node: Node, tmp_path: Path) -> None:
+    """What `systemd-run --user --scope` does: work of its own, then it becomes the command, with the same pid."""
+    wrapper = tmp_path / "systemd-run"
+    wrapper.write_text('#!/bin/sh\nshift 2\nsleep 0.1\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    node.change = ("command = scope() + ", f"command = [{str(wrapper)!r}, '--user', '--scope'] + ")
+    started = start(node)
+    node.change = None
+    assert os.getsid(started["pid"]) == one(node)["manifest"]["waiter"]["pid"]
+    assert "XDG_RUNTIME_DIR" in "".join(environ(started["pid"]))
+    assert stop(node)["pids"] == [started["pid"]]
+    assert one(node)["exit"]["signal"] == signal.SIGTERM

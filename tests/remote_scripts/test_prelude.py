@@ -20,18 +20,22 @@ ALL = sorted(path.name for path in SCRIPTS.glob("*.py"))
 RESIDENT = {"llama_wheel.py"}  # runs under the engine's own Python, of 3.10 or newer
 
 
-def python(minor: int) -> str | None:
-    """An interpreter of that version that answers."""
-    path = shutil.which(f"python3.{minor}")
-    if path is None:
-        return None
-    code = "import sys;print(sys.version_info[1],sys.executable)"
-    done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
-    words = done.stdout.split()
-    return words[1] if words[:1] == [str(minor)] else None
+def pythons() -> list[str]:
+    """An interpreter of every version that this machine has: on the PATH, and where pyenv and uv keep theirs."""
+    places = [Path(path) for minor in range(6, 15) if (path := shutil.which(f"python3.{minor}"))]
+    places += Path.home().glob(".pyenv/versions/3.*/bin/python3")
+    places += Path.home().glob(".local/share/uv/python/cpython-3.*/bin/python3")
+    code = "import sys; print('%d.%d' % sys.version_info[:2], sys.executable)"
+    found: dict[str, str] = {}
+    for path in places:
+        done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
+        version, _, executable = done.stdout.strip().partition(" ")
+        if executable and int(version.partition(".")[2]) >= 6:
+            found.setdefault(version, executable)
+    return [executable for _, executable in sorted(found.items())]
 
 
-PYTHONS = [found for minor in range(6, 15) if (found := python(minor))]
+PYTHONS = pythons()
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -62,7 +62,7 @@ def no_such_path(method: str, path: str) -> Problem:
 
 
 def wrong_method(method: str, path: str, allowed: str) -> Problem:
-    return Problem(405, INVALID, "wrong_method", f"{path} takes {allowed}, not {method}.")
+    return Problem(405, INVALID, "wrong_method", f"The path {path[:200]} takes {allowed}, not {method}.")
 
 
 def unknown_model(model: str, names: Iterable[str]) -> Problem:

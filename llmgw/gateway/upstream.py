@@ -39,7 +39,7 @@ class Receiver(Protocol):
 
 class Connection(asyncio.Protocol):
     __slots__ = (
-        "_begun", "_complete", "_dirty", "_headers", "_parser", "_parts", "_paused", "_receiver", "_silence", "_spoke",
+        "_begun", "_complete", "_dirty", "_head_size", "_headers", "_parser", "_parts", "_paused", "_receiver", "_silence", "_spoke",
         "_status", "_used", "idle_since", "key", "pool", "transport",
     )  # fmt: skip
 
@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
         self._headers: Headers = []
         self._parts: list[bytes] = []
         self._begun = self._complete = self._dirty = self._spoke = False
-        self._silence = 0
+        self._silence = self._head_size = 0
 
     # What the exchange asks for
 
@@ -161,11 +161,16 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._begun and not self._status:  # no trailers
             self._headers.append((name, value))
+            self._head_size += len(name) + len(value)
+            if self._head_size > MAX_HEAD:
+                raise ValueError("too many headers")  # comes out of feed_data as a parser error
 
     def on_headers_complete(self) -> None:
         if self._complete:
             return
         status = self._parser.get_status_code()
+        if status < 100:
+            raise ValueError("no status")
         if status < 200:  # "100 Continue" and its like: not the answer yet
             self._headers = []
         else:

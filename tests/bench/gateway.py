@@ -115,6 +115,7 @@ def ratios(results: list[Result], plan: Plan) -> list[str]:
 
 
 def report(text: str, plan: Plan) -> str:
+    where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     return f"""# Benchmarks
 
 Written by `make bench`. Absolute figures depend on the machine and its mood; the ratios, taken in one run, are what
@@ -122,14 +123,14 @@ counts.
 
 ## The gateway
 
-CPU time of the proxy's own processes, user and system, all threads; median of {plan.rounds} rounds of {plan.seconds:g} s.
-Everything runs on one machine in front of the same engine, which answers at once. A request is a chat completion with an
-answer of 500 bytes at {plan.connections} keep-alive connections; a chunk is one token-sized event of a stream of
-50 tokens a second; the first event is timed from the opening of a new connection, on an otherwise idle proxy. llmgw checks an API key, picks a
-replica and counts usage for every request; nginx only proxies. Over SSH the engine is reached through a direct-tcpip channel
-of one connection to the embedded SSH server in another process.
+CPU time of the proxy's own processes, user and system, all threads; median of {plan.rounds} rounds of
+{plan.seconds:g} s. Everything runs on one machine in front of the same engine, which answers at once. A request is a
+chat completion with an answer of 500 bytes at {plan.connections} keep-alive connections; a chunk is one token-sized
+event of a stream of 50 tokens a second; the first event is timed from the opening of a new connection, on an otherwise
+idle proxy. llmgw checks an API key, picks a replica and counts usage for every request; nginx only proxies. Over SSH
+the engine is reached through a direct-tcpip channel of one connection to the embedded SSH server in another process.
 
 {text}
 
-{date.today().isoformat()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}.
+{date.today().isoformat()}, {where}.
 """

@@ -1,8 +1,8 @@
 """The load, in a process of its own: `python -m tests.bench.load '{"mode": "requests", "port": …, "pids": […]}'`.
 
 `requests` keeps `connections` busy with plain requests; `streams` holds as many streams of 50 tokens a second;
-`first` opens one stream after another and times the first event. What the proxy's processes used of the CPU is read from
-/proc at both ends of the window, so that warming up is not in it. The result is one JSON object.
+`first` opens one stream after another and times the first event. What the proxy's processes used of the CPU is read
+from /proc at both ends of the window, so that warming up is not in it. The result is one JSON object.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ http {{
   uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s; keepalive_requests 1000000000;
   upstream engine {{ server 127.0.0.1:{engine}; keepalive 1024; keepalive_requests 1000000000; }}
   server {{ listen 127.0.0.1:{port} backlog=4096;
-    location / {{ proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; }}
+    location / {{
+      proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
+    }}
   }}
 }}
 """

@@ -121,8 +121,10 @@ class ControlPlane:
         )
         audit = Audit(world)
         connect, act = Connect(world), Act(world)
+        observe = Observe(world)
         publish, health = Publish(world, open_to_all=self._open_to_all), Health(world)
         world.republish = publish.turn
+        world.visit = observe.visit
         world.traffic.on_failure = health.upstream_failed
         world.pool = Pool(
             login=Login(client_keys=(private_key,), config_files=_ssh_config(settings)),
@@ -149,7 +151,7 @@ class ControlPlane:
             Prune(world, home.backups),
             publish,
             connect,
-            Observe(world),
+            observe,
             Install(world),
             act,
             Reconcile(world, act),

@@ -5,6 +5,7 @@ A look is the only thing that answers an open intent. Nothing is concluded about
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -99,15 +100,21 @@ def cause_of_death(entry: Listed, boot_id: str) -> str:
     return f"exited with status {entry.exit.status}{': ' + words if words else ''}"
 
 
-_LOUD = ("error", "failed", "exception", "cannot", "unable", "no such", "out of memory", "invalid", "fatal", "abort")
+_CAUSE = re.compile(r"\b(error|fatal|panic)\b\s*[:\]]|^\w*(Error|Exception)\b", re.IGNORECASE)
+_LOUD = re.compile(r"error|failed|exception|cannot|unable|no such|out of memory|invalid|fatal|abort", re.IGNORECASE)
+_USAGE = re.compile(r"\s*(usage:|\[?--?\w)")
 
 
 def last_words(tail: Iterable[str], limit: int = 300) -> str:
-    """The line of a log that most likely says what went wrong: the first loud one of the tail, else the last."""
-    lines = [line.strip() for line in tail if line.strip()]
-    for line in lines:
-        if any(word in line.lower() for word in _LOUD):
-            return line[:limit]
+    """The line of a log that most likely says what went wrong.
+
+    The first that names an error, else the first loud one, else the last; a help text that follows is passed over.
+    """
+    lines = [line.strip() for line in tail if line.strip() and not _USAGE.match(line)]
+    for sign in (_CAUSE, _LOUD):
+        for line in lines:
+            if sign.search(line):
+                return line[:limit]
     return lines[-1][:limit] if lines else ""
 
 

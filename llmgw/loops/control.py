@@ -9,7 +9,7 @@ from typing import Any
 
 from llmgw.config.home import host_name
 from llmgw.engines.registry import engines
-from llmgw.errors import NotFound, Refused, TimedOut, UsageError
+from llmgw.errors import NotFound, Refused, TimedOut, Unknown, UsageError
 from llmgw.loops.changes import retire
 from llmgw.loops.world import World
 from llmgw.mirror import sources
@@ -61,24 +61,20 @@ class Control:
         document = await self._world.store.read(lambda db: nodes.probe(db, node.id))
         return NodeDetail(node=node, engines=tuple(engines_there), probe=document)
 
-    async def probe(self, name: str, *, timeout: float = 75.0) -> NodeDetail:
-        """A look at a node now. Raises Unreachable with the link's error, TimedOut."""
+    async def probe(self, name: str) -> NodeDetail:
+        """A look at a node now. Raises what went wrong with it: Refused while the link is down, BadReply, TimedOut."""
         node = await self._node(name)
-        self._world.link(node.id)
         if node.link is not LinkState.UP:
             raise Refused(
                 f"{name} cannot be probed: it is out of reach ({node.link_error or 'not connected yet'}).",
                 fix="It is connected again by itself.",
                 code="link_down",
             )
-        before = node.probed_at
-        self._world.look(node.id, probe=True)
         try:
-            async with asyncio.timeout(timeout):
-                while (await self._node(name)).probed_at == before:
-                    await self._world.changed.changed()
-        except TimeoutError:
-            raise TimedOut(f"{name} did not answer the probe within {timeout:g} s.") from None
+            await self._world.visit(name)
+        except Unknown as exc:
+            raise type(exc)(f"{name} could not be probed: {exc.message}", fix=exc.fix, code=exc.code) from None
+        self._world.touch()
         return await self.node(name)
 
     async def cordon(self, name: str) -> Said:

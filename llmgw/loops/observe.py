@@ -52,6 +52,15 @@ class Observe(Loop):
             self._running[node.id] = task
             task.add_done_callback(lambda _, name=node.id: self._running.pop(name, None))
 
+    async def visit(self, name: str) -> None:
+        """A full look now, for somebody who waits for it. Raises what went wrong."""
+        if (running := self._running.get(name)) is not None:
+            await asyncio.wait([running])
+        node = await self._world.store.read(lambda db: nodes.get(db, name))
+        if node is not None:
+            async with self._limit:
+                await self._look(node, probe=True)
+
     async def stop(self) -> None:
         await super().stop()
         for task in list(self._running.values()):
@@ -64,14 +73,7 @@ class Observe(Loop):
             now = world.clock.monotonic()
             self._list_due[node.id] = now + LIST_EVERY
             try:
-                # What runs comes first: requests may be waiting for it, while a probe can take its time.
-                busy = set(world.busy)
-                listing = await world.remote(node).list_engines()
-                await self._listed(node, listing, busy)
-                if probe:
-                    await self._probe(node)
-                    jitter = random.uniform(0.9, 1.1)
-                    self._probe_due[node.id] = world.clock.monotonic() + world.settings.probe_interval * jitter
+                await self._look(node, probe=probe)
             except LlmgwError as exc:
                 # Unknown is not a fact: it is looked at again soon, and the failure is shown.
                 log.warning("%s could not be looked at: %s", node.id, exc)
@@ -82,6 +84,17 @@ class Observe(Loop):
                     why = str(exc)
                     await world.store.write(lambda tx: _look_failed(tx, node.id, why))
         world.touch()
+
+    async def _look(self, node: Node, *, probe: bool) -> None:
+        """What runs comes first: requests may be waiting for it, while a probe can take its time."""
+        world = self._world
+        busy = set(world.busy)
+        listing = await world.remote(node).list_engines()
+        await self._listed(node, listing, busy)
+        if probe:
+            await self._probe(node)
+            jitter = random.uniform(0.9, 1.1)
+            self._probe_due[node.id] = world.clock.monotonic() + world.settings.probe_interval * jitter
 
     async def _probe(self, node: Node) -> None:
         world = self._world

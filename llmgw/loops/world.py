@@ -62,6 +62,8 @@ class World:
     look_now: set[str] = field(default_factory=set)
     probe_now: set[str] = field(default_factory=set)
 
+    visit: Callable[[str], Awaitable[None]] = field(init=False)
+    """A full look at a node now; raises what went wrong."""
     republish: Callable[[], Awaitable[None]] = field(init=False)
     """Publishes the route table now; returns when the gateway has it."""
 

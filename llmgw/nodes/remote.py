@@ -160,6 +160,7 @@ class Remote:
         args = {
             **self._common,
             "action": "stop",
+            "cluster": self._cluster,
             "replica": replica,
             "rank": rank,
             "attempt": attempt,
@@ -227,7 +228,7 @@ class Remote:
         return typed(WeightsThere, await self._runner.run_script("weights", args, deadline=60.0), self._node.id)
 
     async def purge(self) -> Purged:
-        args = {**self._common, "action": "purge"}
+        args = {**self._common, "action": "purge", "cluster": self._cluster}
         return typed(Purged, await self._runner.run_script("purge", args, deadline=120.0), self._node.id)
 
     async def _install(

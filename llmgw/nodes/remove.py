@@ -15,7 +15,14 @@ async def leave(
         return purged.removed, purged.left
     reply = await runner.run_script(
         "authorize",
-        {"action": "remove", "key": key, "root": node.options.root, "node_id": node.id},
+        {
+            "action": "remove",
+            "key": key,
+            "root": node.options.root,
+            "node_id": node.id,
+            # What first contact created and purge could not take away yet, since our line was still in it.
+            "trace": list(purged.left),
+        },
         deadline=30.0,
     )
     line = (f"{reply.get('path', 'authorized_keys')} (our line)",) if reply.get("changed") else ()

@@ -1,0 +1,45 @@
+"""Looking writes nothing; what acting wrote is taken away again, and the comparison proves it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.fleet.plane import SMOLLM2, Plane, sim
+
+
+def test_a_probe_writes_nothing(plane: Plane, machines, add):
+    alpha = machines[0]
+    plane.start()
+    add(plane, alpha)
+    before = alpha.tree()
+    for _ in range(3):
+        plane.llmgw("node", "probe", "alpha")
+    assert alpha.tree() == before
+
+
+def test_purge_leaves_the_node_as_it_was(plane: Plane, machines, add, tmp_path: Path):
+    alpha, beta = machines[:2]
+    before = alpha.tree()
+    plane.start()
+    add(plane, alpha, beta)
+    plane.add_model(tmp_path, sim("echo", replicas=2))
+    assert alpha.tree() != before
+    done = plane.llmgw("node", "remove", "alpha", "--purge", "--yes")
+    assert "alpha is removed" in done.stdout
+    assert alpha.tree() == before
+    assert alpha.engines() == []
+    assert [one["id"] for one in plane.json("node", "list")] == ["beta"]
+    assert len(plane.ready("echo")) == 2
+
+
+def test_purge_after_the_real_engine(real_plane: Plane, machines, add, tmp_path: Path):
+    alpha = machines[0]
+    before = alpha.tree()
+    real_plane.start()
+    add(real_plane, alpha)
+    real_plane.add_model(tmp_path, SMOLLM2)
+    refused = real_plane.llmgw("node", "remove", "alpha", "--purge", "--yes", check=False)
+    assert refused.returncode == 4
+    assert "nowhere else to go" in refused.stderr
+    real_plane.llmgw("node", "remove", "alpha", "--purge", "--force", "--yes")
+    assert alpha.tree() == before

@@ -18,7 +18,8 @@ from llmgw.errors import Refused, UsageError
 NAME = "id_ed25519"
 
 # Tried against sshd (F76): without `port-forwarding` nothing is forwarded; without a `permitlisten` remote listeners
-# are allowed; `permitlisten="none"` makes sshd refuse the key.
+# are allowed; `permitlisten="none"` makes sshd refuse the key. No option of a key line limits Unix sockets: who wants
+# them closed says `AllowStreamLocalForwarding no` in sshd_config.
 OPTIONS = 'restrict,port-forwarding,permitopen="127.0.0.1:*",permitlisten="localhost:1"'
 
 

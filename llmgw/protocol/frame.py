@@ -24,6 +24,8 @@ MAX_REPLY = 8 << 20
 MAX_NOISE = 4096
 MAX_DEPTH = 64
 
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKET = re.compile(rb"[\[\]{}]")
 _HEAD = re.compile(rb"#([0-9a-f]{32}) (\d{1,8}) ([0-9a-f]{32})\n")
 
 
@@ -124,12 +126,11 @@ def _decode(text: bytes) -> dict[str, Any]:
 
 def _depth(text: bytes) -> int:
     deepest = depth = 0
-    for char in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text):
-        first = char[0][0]
-        if first in b"[{":
+    for bracket in _BRACKET.finditer(_STRING.sub(b"", text)):
+        if bracket[0] in (b"[", b"{"):
             depth += 1
             deepest = max(deepest, depth)
-        elif first in b"]}":
+        else:
             depth -= 1
     return deepest
 

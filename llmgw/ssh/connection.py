@@ -5,33 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import asyncssh
 
 from llmgw import assets
-from llmgw.errors import BadReply, LinkLost, LlmgwError, Refused, TimedOut, Unreachable
+from llmgw.errors import LinkLost, LlmgwError, Refused, Unreachable
 from llmgw.model.node import Address
 from llmgw.model.route import ProtocolFactory
-from llmgw.protocol import frame
-from llmgw.protocol.shell import BOOTSTRAP
 from llmgw.ssh.channels import Slots, open_shielded
 from llmgw.ssh.dial import Client, dial
 from llmgw.ssh.failures import clean
 from llmgw.ssh.identity import AskHostKey, Login, host_key_fingerprint
-from llmgw.ssh.run import Call, CommandRecord, OnEvent, mask, reveal
+from llmgw.ssh.run import CommandRecord, Runner
+from llmgw.ssh.session import Call, OnEvent
 from llmgw.ssh.tunnel import PACKET, WINDOW, Stream
 
 log = logging.getLogger(__name__)
-
-GRACE = 5.0
-"""Seconds after its deadline that a script gets to say so itself."""
-OPEN_TIMEOUT = 20.0
-STUCK = 3
-"""Channel opens in a row without any answer after which the connection counts as dead (F23)."""
-REFUSALS = 8
-"""Refusals in a row, while none of ours is open, after which a node is said to open no sessions at all."""
 
 
 async def connect(
@@ -90,19 +81,27 @@ class Connection:
         """What the server showed: `TYPE BASE64`."""
         self.channels = 0
         """Channels that are open or being opened."""
-        self.slots = Slots()
+        self._runner = Runner(self, audit)
         self._made = made
         self._client = client
         self._jump = jump
         self._on_close = on_close
         self._node = node
-        self._audit = audit
         self._aborted = False
-        self._stuck = 0
         self._over = asyncio.Event()
         client.on_lost = self._lost
         if client.lost:
             self._lost()
+
+    @property
+    def name(self) -> str:
+        """The node's id, or its address where it has none yet; for sentences and records."""
+        return self._node or str(self.address)
+
+    @property
+    def slots(self) -> Slots:
+        """The sessions: how many may be open, how many are."""
+        return self._runner.slots
 
     @property
     def closed(self) -> bool:
@@ -186,38 +185,16 @@ class Connection:
         urgent: bool = False,
     ) -> dict[str, Any]:
         """As `run_script`, with the program's own `source`."""
-        clock = asyncio.get_running_loop().time
-        started = clock()
-        end = started + deadline
-        exit_status: int | None = None
-        outcome = "cancelled"
-        try:
-            attempt = -1
-            while True:
-                attempt += 1
-                async with self.slots.slot(urgent=urgent, timeout=max(0.0, end - clock())):
-                    token = frame.new_token()
-                    call = await self._open_call(token, on_event, max(0.0, end - clock()))
-                    if call is not None:
-                        try:
-                            head = self._request(name, source, args, token, end - clock(), payload_size)
-                            result = await self._finish(call, name, head, payload, payload_size, end + GRACE - clock())
-                        finally:
-                            exit_status = call.exit_status
-                        outcome = "ok"
-                        return result
-                    self._give_up(attempt, end - clock())
-                # The learnt limit has dropped: wait for another's end, or for one that we left and that still goes on.
-                await asyncio.sleep(min(1.0, 0.05 * 2**attempt))
-        except LlmgwError as exc:
-            outcome = exc.code
-            raise
-        except Exception as exc:
-            outcome = type(exc).__name__
-            raise
-        finally:
-            if self._audit is not None:
-                self._audit(CommandRecord(self._node, name, mask(args), exit_status, outcome, clock() - started))
+        return await self._runner.run(
+            name,
+            source,
+            args,
+            deadline=deadline,
+            payload=payload,
+            payload_size=payload_size,
+            on_event=on_event,
+            urgent=urgent,
+        )
 
     async def open_stream(
         self, port: int, factory: ProtocolFactory, *, host: str = "127.0.0.1", timeout: float = 10.0
@@ -229,10 +206,10 @@ class Connection:
         """
         if self.closed:
             raise self.lost_error()
-        stream = Stream(factory, self._channel_ended)
+        stream = Stream(factory, self.channel_ended)
         opening = self._made.create_connection(lambda: stream, host, port, window=WINDOW, max_pktsize=PACKET)
         try:
-            await self._open(opening, stream, timeout)
+            await self.open(opening, stream, timeout)
         except asyncssh.ChannelOpenError as exc:
             why = clean(exc.reason)
             if exc.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED or why == "open failed":
@@ -248,7 +225,7 @@ class Connection:
             raise Unreachable(f"the stream to {host}:{port} on {self.address} broke at once.", code="stream_broken")
         return stream.protocol
 
-    async def _open(self, opening: Any, session: Stream | Call, timeout: float) -> None:
+    async def open(self, opening: Coroutine[Any, Any, Any], session: Stream | Call, timeout: float) -> None:
         """Opens a channel; counts it. Raises ChannelOpenError only while the connection lives, else LinkLost."""
 
         async def counted() -> None:
@@ -269,79 +246,10 @@ class Connection:
             raise
         except (asyncssh.Error, OSError):
             raise self.lost_error() from None
-        self._stuck = 0
 
-    def _channel_ended(self) -> None:
+    def channel_ended(self) -> None:
         self.channels -= 1
 
-    async def _open_call(self, token: str, on_event: OnEvent | None, timeout: float) -> Call | None:
-        """A session that runs the bootstrap; None when the node refuses one more, which never means that it is down."""
-        if self.closed:
-            raise self.lost_error()
-        call = Call(token, on_event, self._channel_ended)
-        opening = self._made.create_session(lambda: call, BOOTSTRAP, encoding=None, request_pty=False, env={})
-        try:
-            await self._open(opening, call, min(timeout, OPEN_TIMEOUT))
-        except asyncssh.ChannelOpenError as exc:
-            log.info("%s opens no further session: %s", self.address, clean(exc.reason))
-            self.slots.refused()
-            return None
-        except TimedOut:
-            # Not for streams: behind an open that hangs there may be an engine that accepts nothing any more.
-            self._stuck += timeout >= 1.0
-            if self._stuck >= STUCK:
-                self.abort()
-            raise
-        return call
-
-    def _give_up(self, refusals: int, left: float) -> None:
-        if left <= 0:
-            raise TimedOut(f"{self.address} opened no session in time: its sessions are all busy.", code="busy")
-        if self.slots.used == 1 and refusals >= REFUSALS:
-            raise Refused(
-                f"{self.address} opens no session, though none of ours is open.",
-                fix="Look at MaxSessions, ForceCommand and the account's shell there.",
-                code="sessions_refused",
-            )
-
-    @staticmethod
-    def _request(name: str, source: bytes, args: Mapping[str, Any], token: str, left: float, size: int) -> bytes:
-        prelude = assets.remote_script("prelude")
-        plain = reveal(args)
-        return frame.request(prelude, f"{name}.py", source, plain, token=token, deadline=max(0.5, left), payload=size)
-
-    async def _finish(
-        self, call: Call, name: str, head: bytes, payload: AsyncIterator[bytes] | None, size: int, left: float
-    ) -> dict[str, Any]:
-        sending = asyncio.ensure_future(call.send(head, payload, size))
-        try:
-            async with asyncio.timeout(left):
-                # An early error frame ends the sending; a failed sending ends the call.
-                await asyncio.wait((sending, call.answer), return_when=asyncio.FIRST_COMPLETED)
-                if not call.answer.done():
-                    sending.result()
-                last = await call.answer
-            await call.settle()
-        except TimeoutError:
-            raise TimedOut(
-                f"{name} on {self._node or self.address} did not answer within its deadline.", code="deadline"
-            ) from None
-        except BadReply as exc:
-            if exc.code == "truncated" and self.closed:
-                raise self.lost_error() from None
-            exc.message = f"{name}: {exc.message}"
-            raise
-        finally:
-            sending.cancel()
-            sending.add_done_callback(_taken)
-            call.answer.add_done_callback(_taken)
-            call.abandon()
-        if last is None and self.closed:
-            raise self.lost_error()
-        return call.result(last, script=name)
-
-
-def _taken(future: asyncio.Future[Any]) -> None:
-    """Takes an exception that nobody waits for any more, or asyncio would complain."""
-    if not future.cancelled():
-        future.exception()
+    def create_session(self, call: Call, command: str) -> Coroutine[Any, Any, Any]:
+        """The opening of a session that runs `command`; for `ssh/run.py`."""
+        return self._made.create_session(lambda: call, command, encoding=None, request_pty=False, env={})

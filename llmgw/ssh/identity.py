@@ -118,7 +118,7 @@ def operator_known_keys(address: Address, files: Iterable[Path]) -> list[str]:
         except ValueError as exc:
             raise ConfigError(f"{path} cannot be read as known_hosts: {exc}.") from None
         for name in names:
-            found = asyncssh.match_known_hosts(hosts, name, name, port)
+            found = asyncssh.match_known_hosts(hosts, name, "", port)
             revoked = {public_text(key) for key in found[2]}
             keys.update((text, None) for key in found[0] if (text := public_text(key)) not in revoked)
     order = ["ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa"]

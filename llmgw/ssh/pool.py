@@ -18,7 +18,8 @@ from llmgw.model.route import ProtocolFactory
 from llmgw.ssh.connection import Connection, connect
 from llmgw.ssh.embedded import EmbeddedServer
 from llmgw.ssh.identity import HostKeys, Login
-from llmgw.ssh.run import CommandRecord, OnEvent
+from llmgw.ssh.run import CommandRecord
+from llmgw.ssh.session import OnEvent
 
 log = logging.getLogger(__name__)
 

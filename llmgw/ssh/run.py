@@ -1,30 +1,35 @@
-"""One call of a remote script: its channel, its frames, its end. Bounded in time and memory whatever the node does."""
+"""Remote scripts over a connection: a free session, the call, its end; and the record of it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import asyncssh
 
-from llmgw.errors import BadReply, LlmgwError, NodeError, TimedOut
+from llmgw import assets
+from llmgw.errors import BadReply, LinkLost, LlmgwError, Refused, TimedOut
 from llmgw.model.secret import MASK, Secret
-from llmgw.protocol.frame import FrameReader
-from llmgw.protocol.shell import NO_PYTHON
+from llmgw.protocol import frame
+from llmgw.protocol.shell import BOOTSTRAP
+from llmgw.ssh.channels import Slots
 from llmgw.ssh.failures import clean
+from llmgw.ssh.session import Call, OnEvent
 
 log = logging.getLogger(__name__)
 
-OnEvent = Callable[[dict[str, Any]], None]
-
-STDERR_KEPT = 64 << 10
-STALL = 60.0
-"""Seconds a node may take no byte of a payload before the call is given up."""
-LINGER = 2.0
-"""Seconds a script may take to end after its result; then its channel is aborted."""
+GRACE = 5.0
+"""Seconds after its deadline that a script gets to say so itself."""
+OPEN_TIMEOUT = 20.0
+STUCK = 3
+"""Sessions in a row that were asked for without any answer, after which the connection counts as dead (F23)."""
+REFUSALS = 8
+"""Refusals in a row, while none of ours is open, after which a node is said to open no sessions at all."""
+PATIENCE = 2
+"""Refusals beside others of ours that are not yet believed: sshd frees an ended session a moment after it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,186 +73,157 @@ def mask(value: Any, *, key: str = "") -> Any:
     return value
 
 
-class Call(asyncssh.SSHClientSession[bytes]):
-    """The session of one call. `answer` resolves to the final frame, to None when the channel ended without one, or
-    to the error that ended it."""
+class Way(Protocol):
+    """What a script needs of its connection."""
 
-    def __init__(self, token: str, on_event: OnEvent | None, ended: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._reader = FrameReader(token)
-        self._on_event = on_event
-        self._ended = ended
-        self.channel: asyncssh.SSHClientChannel[bytes] | None = None
-        self._abandoned = False
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._stderr = bytearray()
-        self.answer: asyncio.Future[dict[str, Any] | None] = loop.create_future()
-        self.gone: asyncio.Future[None] = loop.create_future()
-        self.exit_status: int | None = None
+    @property
+    def name(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def lost_error(self) -> LinkLost: ...
+    def abort(self) -> None: ...
+    def channel_ended(self) -> None: ...
+    def create_session(self, call: Call, command: str) -> Coroutine[Any, Any, Any]: ...
+    async def open(self, opening: Coroutine[Any, Any, Any], session: Call, timeout: float) -> None: ...
 
-    # What asyncssh calls. Nothing may be raised here: it would end the node's whole connection.
 
-    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
-        self.channel = chan
-        if self._abandoned:
-            chan.abort()
+class Runner:
+    """Runs the scripts of one connection, as many at once as the node allows."""
 
-    def data_received(self, data: bytes, datatype: int | None) -> None:
-        if datatype is not None:
-            self._stderr += data
-            if len(self._stderr) > 2 * STDERR_KEPT:
-                del self._stderr[:-STDERR_KEPT]
-            return
-        if self.answer.done():
-            return
+    def __init__(self, way: Way, audit: Callable[[CommandRecord], None] | None) -> None:
+        self.slots = Slots()
+        self._way = way
+        self._audit = audit
+        self._stuck = 0
+
+    async def run(
+        self,
+        name: str,
+        source: bytes,
+        args: Mapping[str, Any],
+        *,
+        deadline: float,
+        payload: AsyncIterator[bytes] | None,
+        payload_size: int,
+        on_event: OnEvent | None,
+        urgent: bool,
+    ) -> dict[str, Any]:
+        """See `Connection.run_script`."""
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        end = started + deadline
+        exit_status: int | None = None
+        outcome = "cancelled"
         try:
-            for frame in self._reader.feed(data):
-                if (answer := self._take(frame)) is not None:
-                    self.answer.set_result(answer)
-                    return
+            while True:
+                async with self.slots.slot(urgent=urgent, timeout=max(0.0, end - clock())):
+                    token = frame.new_token()
+                    call = await self._session(token, on_event, end)
+                    if call is None:
+                        continue  # the learnt limit has dropped: wait for the end of another
+                    try:
+                        head = _request(name, source, args, token, end - clock(), payload_size)
+                        result = await self._finish(call, name, head, payload, payload_size, end + GRACE - clock())
+                    finally:
+                        exit_status = call.exit_status
+                    outcome = "ok"
+                    return result
+        except LlmgwError as exc:
+            outcome = exc.code
+            raise
         except Exception as exc:
-            self._fail(exc)
+            outcome = type(exc).__name__
+            raise
+        finally:
+            if self._audit is not None:
+                seconds = clock() - started
+                record = CommandRecord(self._way.name, name, mask(args), exit_status, outcome, seconds)
+                self._audit(record)
 
-    def exit_status_received(self, status: int) -> None:
-        self.exit_status = status
+    async def _session(self, token: str, on_event: OnEvent | None, end: float) -> Call | None:
+        """A session that runs the bootstrap, or None when the node allows no more than are open.
 
-    def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
-        self.exit_status = self.channel.get_returncode() if self.channel is not None else -99
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def eof_received(self) -> bool:
-        return True  # our side stays open: its end would tell the script that nobody listens
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._ended()
-        self._writable.set()
-        if not self.gone.done():
-            self.gone.set_result(None)
-        if not self.answer.done():
+        A refusal never means that the node is down (F22). It is believed when it is repeated; while none of ours is
+        open there is nothing to learn from it, so it is tried again for some seconds.
+        """
+        clock = asyncio.get_running_loop().time
+        refusals = 0
+        while True:
+            call = Call(token, on_event, self._way.channel_ended)
             try:
-                self._reader.close()
-            except BadReply as bad:
-                self._fail(bad)
+                await self._open(call, max(0.0, end - clock()))
+            except asyncssh.ChannelOpenError as exc:
+                refusals += 1
+                log.debug("%s opens no further session: %s", self._way.name, clean(exc.reason))
             else:
-                self.answer.set_result(None)
-
-    # What a call does.
-
-    def abandon(self) -> None:
-        """Ends the channel, now or as soon as it arrives."""
-        self._abandoned = True
-        if self.channel is not None:
-            self.channel.abort()
-
-    async def drain(self) -> None:
-        """Waits until the node takes more. Raises TimedOut (`stalled`) after STALL seconds without."""
-        if not self._writable.is_set():
-            try:
-                async with asyncio.timeout(STALL):
-                    await self._writable.wait()
-            except TimeoutError:
-                raise TimedOut(f"the node took no data for {STALL:g} s.", code="stalled") from None
-
-    async def send(self, head: bytes, payload: AsyncIterator[bytes] | None, size: int) -> None:
-        """Writes the request and then the payload, no faster than the node reads. Stops where the call has ended."""
-        channel = self.channel
-        assert channel is not None
-        sent = 0
-        try:
-            channel.write(head)
-            await self.drain()
-            if payload is not None:
-                async for piece in payload:
-                    if self.answer.done():
-                        return
-                    sent += len(piece)
-                    if sent > size:
-                        break
-                    channel.write(piece)
-                    await self.drain()
-        except BrokenPipeError:
-            return  # the channel has ended; `answer` says how
-        if sent != size and not self.answer.done():
-            raise LlmgwError(f"the payload has {sent} bytes where {size} were announced.", code="payload_size")
-
-    async def settle(self) -> None:
-        """After the answer: waits for the script's own end, so that its session is free again on the node too."""
-        await asyncio.wait((self.gone,), timeout=LINGER)
-        self.abandon()
-
-    def result(self, frame: dict[str, Any] | None, *, script: str) -> dict[str, Any]:
-        """The result in the final frame; raises what it, or its absence, says."""
-        if frame is None:
-            raise self.no_answer(script)
-        if "result" in frame:
-            return dict(frame["result"])
-        raise _node_error(frame["error"])
-
-    def no_answer(self, script: str) -> LlmgwError:
-        stderr = self.stderr
-        if self.exit_status == 127 and NO_PYTHON in stderr:
-            return NodeError(
-                "the node has no python3 of version 3.6 or newer.",
-                fix="Install python3 there; nothing else is needed.",
-                code="no_python",
-            )
-        words = clean(stderr[-600:]) or clean(self.noise[-600:])
-        return self._with_tail(
-            BadReply(
-                f"{script} ended without an answer (exit status {self.exit_status})" + (f": {words}" if words else "."),
-                code="no_answer",
-            )
-        )
-
-    @property
-    def stderr(self) -> str:
-        return self._stderr[-STDERR_KEPT:].decode("utf-8", "replace")
-
-    @property
-    def noise(self) -> str:
-        """What a login printed around the frames, at most 4 KiB of it."""
-        return self._reader.noise.decode("utf-8", "replace")
-
-    def _take(self, frame: dict[str, Any]) -> dict[str, Any] | None:
-        """The frame when it is the last one. Raises BadReply for one that is none of ours."""
-        if len(frame) == 1:
-            event, result, error = frame.get("event"), frame.get("result"), frame.get("error")
-            if isinstance(event, dict):
-                if self._on_event is not None:
-                    self._on_event(event)
+                return call
+            if end <= clock():
+                raise TimedOut(f"{self._way.name} opened no session in time: its sessions are all busy.", code="busy")
+            alone = self.slots.used == 1
+            if alone and refusals >= REFUSALS:
+                raise Refused(
+                    f"{self._way.name} opens no session, though none of ours is open.",
+                    fix="Look at MaxSessions, ForceCommand and the account's shell there.",
+                    code="sessions_refused",
+                )
+            if not alone and refusals > PATIENCE:
+                self.slots.refused()
                 return None
-            if isinstance(result, dict) or isinstance(error, dict):
-                return frame
-        raise BadReply("a frame of the reply is neither event, result nor error.", code="damaged")
+            await asyncio.sleep(min(1.0, 0.01 * 2**refusals))
 
-    def _fail(self, exc: Exception) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(self._with_tail(exc) if isinstance(exc, BadReply) else exc)
-        self.abandon()  # whatever still comes is not wanted: memory stays flat (F50)
+    async def _open(self, call: Call, timeout: float) -> None:
+        if self._way.closed:
+            raise self._way.lost_error()
+        try:
+            await self._way.open(self._way.create_session(call, BOOTSTRAP), call, min(timeout, OPEN_TIMEOUT))
+        except TimedOut:
+            # Streams are not counted: behind one that hangs may be an engine that accepts nothing any more.
+            self._stuck += timeout >= 1.0
+            if self._stuck >= STUCK:
+                self._way.abort()
+            raise
+        except asyncssh.ChannelOpenError:
+            self._stuck = 0
+            raise
+        self._stuck = 0
 
-    def _with_tail(self, error: BadReply) -> BadReply:
-        error.data.setdefault("stderr", self.stderr[-4096:])
-        error.data.setdefault("noise", self.noise)
-        error.data.setdefault("exit_status", self.exit_status)
-        return error
+    async def _finish(
+        self, call: Call, name: str, head: bytes, payload: AsyncIterator[bytes] | None, size: int, left: float
+    ) -> dict[str, Any]:
+        sending = asyncio.ensure_future(call.send(head, payload, size))
+        try:
+            async with asyncio.timeout(left):
+                # An early error frame ends the sending; a failed sending ends the call.
+                await asyncio.wait((sending, call.answer), return_when=asyncio.FIRST_COMPLETED)
+                if not call.answer.done():
+                    sending.result()
+                last = await call.answer
+            await call.settle()
+        except TimeoutError:
+            message = f"{name} on {self._way.name} did not answer within its deadline."
+            raise TimedOut(message, code="deadline") from None
+        except BadReply as exc:
+            if exc.code == "truncated" and self._way.closed:
+                raise self._way.lost_error() from None
+            exc.message = f"{name} on {self._way.name}: {exc.message}"
+            raise
+        finally:
+            sending.cancel()
+            sending.add_done_callback(_taken)
+            call.answer.add_done_callback(_taken)
+            call.abandon()
+        if last is None and self._way.closed:
+            raise self._way.lost_error()
+        return call.result(last, script=name)
 
 
-def _node_error(error: dict[str, Any]) -> LlmgwError:
-    def text(name: str, otherwise: str) -> str:
-        value = error.get(name)
-        return clean(value, 2000) if isinstance(value, str) and value else otherwise
+def _request(name: str, source: bytes, args: Mapping[str, Any], token: str, left: float, size: int) -> bytes:
+    prelude = assets.remote_script("prelude")
+    plain = reveal(args)
+    return frame.request(prelude, f"{name}.py", source, plain, token=token, deadline=max(0.5, left), payload=size)
 
-    code, message, fix = text("code", "node_error")[:64], text("message", "the script failed"), text("fix", "")
-    if code == "deadline":
-        # The alarm may have rung after the deed: not known whether it happened, so no NodeError (rule 5).
-        return TimedOut(f"{message}.", fix=fix, code="deadline")
-    data = {key: value for key, value in error.items() if key not in ("code", "message", "fix")}
-    made = NodeError(message, fix=fix, code=code)
-    made.data.update(data)
-    return made
+
+def _taken(future: asyncio.Future[Any]) -> None:
+    """Takes an exception that nobody waits for any more, or asyncio would complain."""
+    if not future.cancelled():
+        future.exception()

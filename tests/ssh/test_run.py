@@ -19,7 +19,7 @@ from llmgw import assets
 from llmgw.errors import BadReply, LinkLost, LlmgwError, NodeError, TimedOut
 from llmgw.model.secret import Secret
 from llmgw.protocol import frame, shell
-from llmgw.ssh import run
+from llmgw.ssh import run, session
 from llmgw.ssh.connection import Connection, connect
 from llmgw.ssh.embedded import EmbeddedServer
 from llmgw.ssh.identity import Login
@@ -129,7 +129,7 @@ async def test_a_payload_that_fails_ends_the_call(node: Connection) -> None:
 
 
 async def test_a_payload_that_nobody_reads_stalls(node: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "STALL", 0.5)
+    monkeypatch.setattr(session, "STALL", 0.5)
 
     async def endless() -> AsyncIterator[bytes]:
         while True:
@@ -226,18 +226,14 @@ async def test_a_lost_connection_is_never_success(node: Connection) -> None:
 
 
 async def test_no_python_on_the_node(node: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llmgw.ssh import connection
-
-    monkeypatch.setattr(connection, "BOOTSTRAP", f"exec /bin/sh -c 'echo {shell.NO_PYTHON} >&2; exit 127'")
+    monkeypatch.setattr(run, "BOOTSTRAP", f"exec /bin/sh -c 'echo {shell.NO_PYTHON} >&2; exit 127'")
     with pytest.raises(NodeError) as caught:
         await node.run_program("echo", ECHO, {}, deadline=10)
     assert caught.value.code == "no_python"
 
 
 async def test_a_shell_that_refuses_is_quoted(node: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llmgw.ssh import connection
-
-    monkeypatch.setattr(connection, "BOOTSTRAP", "echo 'This account is \x1b[1mnot available.'; exit 1")
+    monkeypatch.setattr(run, "BOOTSTRAP", "echo 'This account is \x1b[1mnot available.'; exit 1")
     with pytest.raises(BadReply, match=r"exit status 1\): This account is \[1mnot available\.") as caught:
         await node.run_program("echo", ECHO, {}, deadline=10)
     assert caught.value.code == "no_answer"

@@ -15,11 +15,14 @@ def clean(text: object) -> str:
     return _CONTROL.sub("\ufffd", str(text)).replace("\n", " ")
 
 
-def age(since: float | None) -> str:
-    """`42s`, `7m`, `3h`, `12d`; `–` when it is not known. A clock that went back makes no negative age."""
+def age(since: float | None, now: float | None = None) -> str:
+    """`42s`, `7m`, `3h`, `12d`; `–` when it is not known. A clock that went back makes no negative age.
+
+    `now` is the clock `since` was read from, where that is another machine's; None: this one's.
+    """
     if since is None:
         return "–"
-    seconds = max(0, int(time.time() - since))
+    seconds = max(0, int((time.time() if now is None else now) - since))
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= size:
             return f"{seconds // size}{unit}"

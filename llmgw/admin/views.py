@@ -1,4 +1,7 @@
-"""Rows for tables, made from a snapshot. The dashboard shows the same ones."""
+"""Rows for tables, made from a snapshot. The dashboard shows the same ones.
+
+Ages are counted to `snapshot.at`: the clock is the control plane's, also when another machine looks.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def node_rows(snapshot: Snapshot) -> Rows:
             [
                 node.id,
                 node_state(node),
-                f"{node.link} {age(node.link_since)}",
+                f"{node.link} {age(node.link_since, snapshot.at)}",
                 len([one for one in snapshot.replicas_on(node.id) if not one.state.over]),
                 free,
                 gpus,
@@ -78,7 +81,7 @@ def _replica(replica: Replica, snapshot: Snapshot) -> list[object]:
         replica.model,
         ", ".join(replica.nodes),
         state,
-        age(replica.state_since),
+        age(replica.state_since, snapshot.at),
         replica.lead.attempt,
         process.pid if process else "–",
         snapshot.inflight.get(replica.id, 0),
@@ -96,19 +99,20 @@ def model_rows(snapshot: Snapshot) -> Rows:
         now = status.get(model.name)
         ready = f"{now.ready}/{now.wanted}" if now else "–"
         state, reason = (now.state, now.reason) if now else ("–", "")
-        rows.append([model.name, state, ready, model.task, model.context_length, model.source, reason])
+        rows.append([model.name, state, ready, model.task, model.context_length or "–", model.source, reason])
     return columns, rows
 
 
-def node_detail(detail: NodeDetail) -> list[tuple[str, object]]:
-    """Key and value, in the order a person asks for them."""
+def node_detail(detail: NodeDetail, now: float | None = None) -> list[tuple[str, object]]:
+    """Key and value, in the order a person asks for them. `now`: as in `age`."""
     node, probe = detail.node, detail.probe or {}
+    error = f": {node.link_error}" if node.link_error else ""
     lines: list[tuple[str, object]] = [
         ("node", node.id),
         ("state", node_state(node)),
         ("address", node.address),
         ("host key", node.host_key.split()[0] if node.host_key else "–"),
-        ("link", f"{node.link} since {age(node.link_since)}" + (f": {node.link_error}" if node.link_error else "")),
+        ("link", f"{node.link} since {age(node.link_since, now)}{error}"),
     ]
     if node.quarantined:
         lines.append(("quarantined", node.quarantined))
@@ -129,5 +133,5 @@ def node_detail(detail: NodeDetail) -> list[tuple[str, object]]:
     lines += [(f"{one.engine}", f"{one.version} {one.state} {one.detail}") for one in detail.engines]
     lines += [("label", f"{key}={value}") for key, value in node.labels.items()]
     lines += [("problem", f"{one.severity}: {one.message} {one.fix}") for one in node.problems]
-    lines.append(("probed", f"{age(node.probed_at)} ago" if node.probed_at else "not yet"))
+    lines.append(("probed", f"{age(node.probed_at, now)} ago" if node.probed_at else "not yet"))
     return lines

@@ -1,0 +1,1 @@
+"""One screen a file: the dashboard itself, and what is laid over it."""

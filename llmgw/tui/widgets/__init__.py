@@ -1,0 +1,1 @@
+"""One widget a file. Each is given a snapshot and shows it."""

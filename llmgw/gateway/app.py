@@ -72,6 +72,8 @@ class Gateway:
 
     def open_exchange(self, client: Client, visitor: Visit, path: str, body: bytes) -> Exchange | Problem:
         """The exchange for a request whose body is complete, or why there is none."""
+        if self.closing:  # since it was admitted
+            return problems.CLOSING
         try:
             ask = read_ask(body)
         except BadBody as exc:

@@ -23,7 +23,8 @@ BACKLOG = 2048
 KEEP_ALIVE = 75
 """Longer than what clients and balancers keep, so that they close first: no request meets a connection just closed."""
 MAX_CONNECTIONS = 20_000
-GRACE = 5
+GRACE = 1
+"""Seconds for what is written to leave, once every request is over."""
 
 
 class _Uvicorn(uvicorn.Server):

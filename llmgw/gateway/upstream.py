@@ -39,8 +39,8 @@ class Receiver(Protocol):
 
 class Connection(asyncio.Protocol):
     __slots__ = (
-        "_begun", "_complete", "_dirty", "_head_size", "_headers", "_parser", "_parts", "_paused", "_receiver", "_silence", "_spoke",
-        "_status", "_used", "idle_since", "key", "pool", "transport",
+        "_begun", "_complete", "_dirty", "_head_size", "_headers", "_parser", "_parts", "_paused", "_receiver",
+        "_silence", "_spoke", "_status", "_used", "idle_since", "key", "pool", "transport",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, key: Key) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -167,8 +166,6 @@ async def leaks() -> AsyncIterator[None]:
     """No task and no descriptor is left behind by a test."""
     tasks, files = len(asyncio.all_tasks()), open_files()
     yield
-    await asyncio.sleep(0)
-    gc.collect()
     await until(lambda: len(asyncio.all_tasks()) <= tasks and open_files() <= files + 2)
 
 

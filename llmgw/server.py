@@ -76,6 +76,17 @@ class ControlPlane:
             await self._stack.aclose()
             raise
 
+    async def settled(self, limit: float) -> None:
+        """Returns once every node has been looked at or has failed to connect; at most after `limit` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                while True:
+                    snapshot = await self.world.snapshot()
+                    waiting = [node for node in snapshot.nodes if not (node.quarantined or node.link_error)]
+                    if all(node.id in self.world.looked_at for node in waiting):
+                        return
+                    await self.world.changed.changed()
+
     async def stop(self) -> None:
         """No new requests, open ones end, loops stop, links close, the lease goes last. Engines are left alone."""
         await self._stack.aclose()
@@ -144,6 +155,7 @@ class ControlPlane:
         self.control = Control(world, self._whoami(identity.cluster_id, public_key))
         await self._listen(gateway, feed)
         await publish.turn()
+        self.world = world
         self._run(
             world,
             audit,
@@ -157,7 +169,6 @@ class ControlPlane:
             Reconcile(world, act),
             health,
         )
-        self.world = world
 
     def _run(self, world: World, *loops: Loop) -> None:
         for loop in loops:

@@ -15,6 +15,9 @@ from llmgw.config.home import Home
 from llmgw.errors import LlmgwError, Unreachable, from_dict
 from llmgw.model.event import Event
 
+STREAM_SILENCE = 45.0
+LONGEST_EVENT = 1 << 20
+
 R = TypeVar("R", bound=BaseModel)
 
 
@@ -35,6 +38,8 @@ class AdminClient:
             connector = aiohttp.UnixConnector(str(home.socket))
         self._where = url or str(home.socket)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
+        self.alone = False
+        """The control plane at the other end is this very command's own: it ends with it."""
         self._session = aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout)
 
     async def close(self) -> None:
@@ -75,7 +80,16 @@ class AdminClient:
         params = {name: str(value) for name, value in (("after", after), ("node", node)) if value is not None}
         headers = {"accept": "text/event-stream"}
         try:
-            async with self._session.get(f"{self._base}/api/v1/events", params=params, headers=headers) as answer:
+            # The stream says something every 15 s; one that does not is dead, however open it looks.
+            silence = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=STREAM_SILENCE)
+            asked = self._session.get(
+                f"{self._base}/api/v1/events",
+                params=params,
+                headers=headers,
+                timeout=silence,
+                read_bufsize=LONGEST_EVENT,
+            )
+            async with asked as answer:
                 if answer.status >= 400:
                     raise _error(answer.status, await answer.text())
                 async for line in answer.content:

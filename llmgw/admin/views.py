@@ -65,7 +65,9 @@ def replica_rows(snapshot: Snapshot) -> Rows:
                 "–",
                 "–",
                 "–",
-                "tagged as ours, unknown to this state",
+                f"of another control plane (cluster {one.cluster})"
+                if one.foreign
+                else "tagged as ours, unknown to this state",
             ]
         )
     return columns, rows

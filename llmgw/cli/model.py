@@ -63,6 +63,16 @@ async def ready(client: AdminClient, name: str, timeout: float) -> ModelStatus:
         await asyncio.sleep(0.25)
 
 
+async def _gone(client: AdminClient, name: str, timeout: float = 120.0) -> None:
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        snapshot = await client.get("/snapshot", Snapshot)
+        reachable = {node.id for node in snapshot.nodes if str(node.link) == "up"}
+        if not [one for one in snapshot.replicas_of(name) if one.lead.node in reachable]:
+            return
+        await asyncio.sleep(0.2)
+
+
 @model.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Stable keys for programs.")
 def list_(as_json: bool) -> None:
@@ -85,4 +95,7 @@ async def _remove(name: str, as_json: bool) -> None:
 
     async with session.acting("model remove") as client:
         said = await client.delete(f"/models/{quote(name)}", Said)
+        if client.alone:
+            # Nobody goes on with it when this command ends.
+            await _gone(client, name)
     show_json(said) if as_json else click.echo(said.message)

@@ -13,6 +13,9 @@ from llmgw.config.load import load_settings
 from llmgw.errors import Unreachable
 from llmgw.model.requests import Whoami
 
+SETTLE_LIMIT = 20.0
+"""Seconds a command without a server waits for its connections to the nodes."""
+
 
 def home() -> Home:
     """The home this user means. A root-owned server's socket, when there is one, is where a plain user is sent."""
@@ -66,7 +69,9 @@ async def acting(purpose: str) -> AsyncIterator[AdminClient]:
             return
         plane = ControlPlane(place, load_settings(place), gateway=False, purpose=purpose)
         await plane.start()
+        client.alone = True
         try:
+            await plane.settled(SETTLE_LIMIT)
             yield client
         finally:
             await client.close()

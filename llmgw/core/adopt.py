@@ -13,7 +13,8 @@ from llmgw.model.listing import Exit, Listed, Listing
 from llmgw.model.replica import Process, Replica, ReplicaState, Shard
 from llmgw.model.snapshot import Unclaimed
 
-_STARTED = (ReplicaState.STARTING, ReplicaState.LOADING, ReplicaState.READY, ReplicaState.LOST)
+S = ReplicaState
+_STARTED = (S.STARTING, S.LOADING, S.READY, S.LOST)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def judge(node: str, listing: Listing, replicas: Iterable[Replica]) -> list[Verd
     verdicts: list[Verdict] = []
     for replica in replicas:
         for shard in replica.shards:
-            if shard.node != node or replica.state is ReplicaState.STOPPED:
+            if shard.node != node or replica.state is S.STOPPED:
                 continue
             verdict = _judge(replica, shard, listed.get((replica.id, shard.rank)), listing)
             if verdict is not None:
@@ -68,16 +69,19 @@ def judge(node: str, listing: Listing, replicas: Iterable[Replica]) -> list[Verd
 
 def _judge(replica: Replica, shard: Shard, entry: Listed | None, listing: Listing) -> Verdict | None:
     if entry is not None and entry.alive and entry.process is not None and entry.attempt >= shard.attempt:
+        if replica.state is S.FAILED and entry.process == shard.process:
+            return None  # It was failed while it ran, because it hung: the next launch ends it first (F36).
         found = shard.model_copy(
             update={"attempt": entry.attempt, "process": entry.process, "port": entry.port or shard.port}
         )
         return Alive(replica.id, found, entry)
     if replica.state.going:
-        return Gone(replica.id)
+        left = (entry is not None and entry.alive) or any(stray.replica == replica.id for stray in listing.strays)
+        return None if left else Gone(replica.id)
     if replica.state not in _STARTED:
         return None
     if entry is None or entry.attempt < shard.attempt:
-        if replica.state is ReplicaState.STARTING:
+        if replica.state is S.STARTING or (replica.state is S.LOST and shard.process is None):
             return NeverStarted(replica.id)
         return Dead(replica.id, shard.attempt, _vanished(shard.process, listing.boot_id))
     return Dead(replica.id, entry.attempt, cause_of_death(entry, listing.boot_id), entry.log_tail)
@@ -118,8 +122,8 @@ def last_words(tail: Iterable[str], limit: int = 300) -> str:
     return lines[-1][:limit] if lines else ""
 
 
-def unclaimed(node: str, listing: Listing, known: Iterable[str]) -> list[Unclaimed]:
-    """Living engines on `node` with our tag that this state has never recorded."""
+def unclaimed(node: str, listing: Listing, known: Iterable[str], cluster: str) -> list[Unclaimed]:
+    """Living engines on `node` with our tag that this state has never recorded, those of other clusters marked."""
     ours = set(known)
     found = [
         Unclaimed(
@@ -128,6 +132,7 @@ def unclaimed(node: str, listing: Listing, known: Iterable[str]) -> list[Unclaim
             rank=entry.rank,
             attempt=entry.attempt,
             cluster=entry.manifest.get("cluster"),
+            foreign=entry.manifest.get("cluster") != cluster,
             model=entry.manifest.get("model"),
             pid=entry.pid,
             port=entry.port,
@@ -143,6 +148,7 @@ def unclaimed(node: str, listing: Listing, known: Iterable[str]) -> list[Unclaim
             rank=stray.rank or 0,
             attempt=stray.attempt or 0,
             cluster=stray.cluster,
+            foreign=stray.cluster != cluster,
             pid=stray.pid,
             rss=stray.rss,
         )

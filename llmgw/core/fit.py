@@ -8,8 +8,9 @@ from llmgw.engines.base import GIB, MIB
 from llmgw.engines.registry import engines
 from llmgw.model.catalog import Model, Profile
 from llmgw.model.engine import InstallState, NodeEngine
-from llmgw.model.node import LinkState, Node, NodeState
+from llmgw.model.node import DrainState, LinkState, Node, NodeState
 from llmgw.model.probe import Probe
+from llmgw.model.replica import Replica, ReplicaState
 from llmgw.model.snapshot import Snapshot
 
 RESERVE = 0.05
@@ -62,10 +63,10 @@ def closed(node: Node) -> str | None:
     """Why nothing new may come to a node, whatever it is; None when it is open."""
     if node.quarantined:
         return f"is quarantined: {node.quarantined}"
+    if node.drain is not DrainState.NONE:
+        return "is drained" if node.drain is DrainState.DRAINED else "is being drained"
     if node.cordoned:
         return "is cordoned"
-    if not node.schedulable:
-        return f"is {node.drain}"
     if node.link is not LinkState.UP:
         return f"cannot be reached: {node.link_error}" if node.link_error else "cannot be reached"
     if node.state is not NodeState.READY:
@@ -91,6 +92,7 @@ def installed_engine(engine: str, node: str, snapshot: Snapshot) -> NodeEngine |
 
 
 def _gpus(profile: Profile, node: str, probe: Probe, snapshot: Snapshot) -> str | None:
+    """Whole GPUs: one that a replica of ours was placed on is given to no other."""
     if not profile.gpus:
         return None
     fitting = [
@@ -98,11 +100,14 @@ def _gpus(profile: Profile, node: str, probe: Probe, snapshot: Snapshot) -> str 
         for gpu in probe.gpus
         if profile.gpu_class is None or profile.gpu_class.lower() in (gpu.name or "").lower().replace(" ", "-")
     ]
+    wanted = f"{profile.gpus} GPU{'s' if profile.gpus > 1 else ''}"
+    kind = f" of class {profile.gpu_class}" if profile.gpu_class else ""
+    names = ", ".join(gpu.name or gpu.vendor for gpu in probe.gpus) or "none"
     if len(fitting) < profile.gpus:
-        wanted = f"{profile.gpus} GPU{'s' if profile.gpus > 1 else ''}"
-        kind = f" of class {profile.gpu_class}" if profile.gpu_class else ""
-        names = ", ".join(gpu.name or gpu.vendor for gpu in probe.gpus) or "none"
         return f"needs {wanted}{kind}; it has {names}"
+    given = sum(_gpus_of(replica, snapshot) for replica in holding(node, snapshot))
+    if len(fitting) - given < profile.gpus:
+        return f"needs {wanted}{kind}; it has {names}, and {given} of them are given to replicas already"
     strangers = [use for use in probe.gpu_processes if use.owner != "ours" and (use.memory or 0) > 256 * MIB]
     if strangers:
         first = strangers[0]
@@ -115,7 +120,10 @@ def _memory(model: Model, profile: Profile, installed: NodeEngine, probe: Probe,
     weights = snapshot.weights.get(model.source)
     size = weights.size if weights else None
     needed = engines()[profile.engine].memory(model, profile, size)
-    need = max(needed or 0, int(profile.min_memory_gb * GIB))
+    least = int(profile.min_memory_gb * GIB)
+    if needed is None and not least:
+        return "cannot be judged: how much memory it needs is not known; set min_memory_gb in the profile"
+    need = max(needed or 0, least)
     usable = probe.memory.usable
     if usable is None:
         return f"its memory could not be read ({probe.unknown.get('memory.total', 'no reason given')})"
@@ -133,12 +141,30 @@ def _memory(model: Model, profile: Profile, installed: NodeEngine, probe: Probe,
 def free_memory(node: str, probe: Probe, snapshot: Snapshot) -> int:
     """Bytes that a new replica may take: what the machine has, less a reserve, less ours, less what strangers use."""
     usable = probe.memory.usable or 0
-    ours = sum(replica.memory_bytes for replica in snapshot.replicas_on(node) if not replica.state.over)
+    ours = sum(replica.memory_bytes for replica in holding(node, snapshot))
     strangers = 0
     if probe.memory.total is not None and probe.memory.available is not None:
         resident = sum(process.rss or 0 for process in probe.processes)
         strangers = max(0, probe.memory.total - probe.memory.available - resident)
     return int(usable * (1 - RESERVE)) - ours - strangers
+
+
+def holding(node: str, snapshot: Snapshot) -> list[Replica]:
+    """Replicas that keep their place on a node: all but those that are stopped or given up.
+
+    One that has failed and is to be started again keeps it: it would not fit any more when its time comes.
+    """
+    return [
+        replica
+        for replica in snapshot.replicas_on(node)
+        if not replica.state.over or (replica.state is ReplicaState.FAILED and replica.next_try_at is not None)
+    ]
+
+
+def _gpus_of(replica: Replica, snapshot: Snapshot) -> int:
+    model = snapshot.model_by_name.get(replica.model)
+    profiles = model.profiles if model is not None else ()
+    return next((profile.gpus for profile in profiles if profile.name == replica.profile), 0)
 
 
 def gib(size: int) -> str:

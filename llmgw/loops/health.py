@@ -140,7 +140,7 @@ def _ready(tx: Tx, replica: Replica) -> None:
     # The answer came from this very attempt, or it says nothing about the one that runs by now.
     if now is not None and now.lead == replica.lead:
         took = tx.now - now.state_since
-        move(tx, replica.id, S.READY, f"answered {took:.1f} s after it was started", ready_at=tx.now, next_try_at=None)
+        move(tx, replica.id, S.READY, f"answered after {took:.1f} s", ready_at=tx.now, next_try_at=None)
 
 
 def _eject(tx: Tx, replica: str, why: str) -> None:

@@ -110,7 +110,8 @@ class Observe(Loop):
                 if entry.alive and entry.replica not in busy:
                     world.engine_keys[entry.replica] = secret
         known = await world.store.write(lambda tx: _apply(tx, node.id, listing, busy | set(world.busy)))
-        world.unclaimed[node.id] = tuple(adopt.unclaimed(node.id, listing, known))
+        cluster = world.authority.cluster_id
+        world.unclaimed[node.id] = tuple(adopt.unclaimed(node.id, listing, known, cluster))
         world.looked_at.add(node.id)
         world.touch()
         world.hint("health", "reconcile", "act")

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
-from sqlite_utils import Database
 
 from llmgw.clock import Clock
 from llmgw.config.settings import Settings
@@ -30,7 +29,7 @@ from llmgw.model.snapshot import ModelStatus, Snapshot, Unclaimed
 from llmgw.nodes.remote import Authority, Remote
 from llmgw.ssh.pool import Link, Pool
 from llmgw.store import models, nodes, replicas
-from llmgw.store.db import Store
+from llmgw.store.db import Database, Store
 
 
 @dataclass

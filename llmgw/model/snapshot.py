@@ -21,6 +21,8 @@ class Unclaimed(Record):
     rank: int = 0
     attempt: int = 0
     cluster: str | None = None
+    foreign: bool = False
+    """It carries another cluster's tag: not ours, whatever else."""
     model: str | None = None
     pid: int
     port: int | None = None

@@ -26,7 +26,9 @@ class Weights(Record):
     """Bytes fetched so far."""
     error: str | None = None
     path: str | None = None
-    """Where it lies on the control plane; None for a file that lies on the nodes already (`node:`)."""
+    """Where it lies on the control plane; None for a file that lies on the nodes already."""
+    on_node: str | None = None
+    """Where it lies on the nodes already (`node:`): used as found, never brought there."""
 
     @property
     def progress(self) -> float | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import re
 import socket
+from collections.abc import Sequence
 
 import asyncssh
 
@@ -66,13 +68,26 @@ def login_timeout(address: Address, seconds: float) -> TimedOut:
     )
 
 
-def explain(exc: BaseException, address: Address, login: Login, *, key_shown: bool) -> LlmgwError:
-    """The error for an exception that connecting raised. `key_shown`: it had got as far as the host key."""
+def explain(
+    exc: BaseException, address: Address, login: Login, *, key_shown: bool, opened: Sequence[str] = ()
+) -> LlmgwError:
+    """The error for an exception that connecting raised. `key_shown`: it had got as far as the host key.
+
+    `opened` names the encrypted keys whose passphrase was asked for: asyncssh opens them late and keeps silent about
+    one that did not open.
+    """
     why = clean(str(exc)) or type(exc).__name__
     if isinstance(exc, LlmgwError):
         return exc
     if isinstance(exc, asyncssh.PermissionDenied):
-        return _login_refused(address, login, "")
+        if opened and importlib.util.find_spec("bcrypt") is None:
+            return Refused(
+                f"{', '.join(opened)} cannot be opened: encrypted keys need the Python package bcrypt.",
+                fix="Install bcrypt beside llmgw, or give the key to your agent: ssh-add.",
+                code="bad_key",
+            )
+        why = f"the passphrase given for {', '.join(opened)} may be wrong" if opened else ""
+        return _login_refused(address, login, why)
     if isinstance(exc, asyncssh.HostKeyNotVerifiable):
         return Refused(
             f"a jump host on the way to {address} cannot be trusted: {why}.",

@@ -126,7 +126,9 @@ def operator_known_keys(address: Address, files: Iterable[Path]) -> list[str]:
 
 
 def _pattern(address: Address) -> str:
-    return address.host if address.port == 22 else f"[{address.host}]:{address.port}"
+    """The hosts field of a line. An alias comes first: behind two jump hosts may be two machines of one address."""
+    names = dict.fromkeys(name for name in (address.config_host, address.host) if name)
+    return ",".join(name if address.port == 22 else f"[{name}]:{address.port}" for name in names)
 
 
 class HostKeys:

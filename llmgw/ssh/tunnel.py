@@ -45,6 +45,8 @@ class Stream(asyncssh.SSHTCPSession[bytes]):
         if self._abandoned:
             chan.abort()
             return
+        # asyncssh words a log line for every packet before it looks at the level: a tenth of what a chunk costs.
+        chan.log_received_packet = chan.log_sent_packet = _unlogged  # type: ignore[method-assign,assignment]
         try:
             protocol = self._factory()
             self.adopt(protocol)
@@ -107,6 +109,10 @@ class Stream(asyncssh.SSHTCPSession[bytes]):
         if self.channel is not None:
             self.channel.abort()
         asyncio.get_running_loop().call_soon(self.tell_lost, None)
+
+
+def _unlogged(*about: Any) -> None:
+    return
 
 
 class Transport(asyncio.Transport):

@@ -48,6 +48,17 @@ def test_pins_survive_and_are_readable_by_ssh(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["known_hosts"]
 
 
+def test_two_machines_of_one_address_behind_two_jump_hosts(tmp_path: Path) -> None:
+    keys = HostKeys(tmp_path / "known_hosts")
+    here = Address(host="10.0.0.5", user="x", config_host="here")
+    there = Address(host="10.0.0.5", user="x", config_host="there")
+    keys.pin(here, ED)
+    keys.pin(there, RSA)
+    keys.forget(here)
+    assert (keys.lookup(here), keys.lookup(there)) == (None, RSA)
+    assert keys.text() == f"there,10.0.0.5 {RSA}\n"
+
+
 def test_pins_without_a_file_and_from_a_damaged_one(tmp_path: Path) -> None:
     keys = HostKeys()
     keys.pin(Address(host="a", user="x"), ED)

@@ -1,0 +1,148 @@
+"""The operator's ways to log in: agent, encrypted key, password; and that nothing is sent to a wrong host."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncssh
+import pytest
+import pytest_asyncio
+
+from llmgw.errors import Refused
+from llmgw.model.node import Address
+from llmgw.model.secret import Secret
+from llmgw.ssh.connection import connect
+from llmgw.ssh.identity import Login, public_text
+
+from .programs import ECHO
+
+
+class PasswordServer(asyncssh.SSHServer):
+    """Knows one password and writes down what it is asked."""
+
+    seen: list[str]
+    interactive = False
+
+    def begin_auth(self, username: str) -> bool:
+        self.seen.append(f"begin {username}")
+        return True
+
+    def password_auth_supported(self) -> bool:
+        return not self.interactive
+
+    def validate_password(self, username: str, password: str) -> bool:
+        self.seen.append("password")
+        return password == "correct horse"
+
+    def kbdint_auth_supported(self) -> bool:
+        return self.interactive
+
+    def get_kbdint_challenge(self, username: str, lang: str, submethods: str) -> object:
+        return "", "", "", [("Password: ", False)]
+
+    def validate_kbdint_response(self, username: str, responses: list[str]) -> bool:
+        return responses == ["correct horse"]
+
+
+@pytest_asyncio.fixture(params=["password", "keyboard-interactive"])
+async def server(request) -> AsyncIterator[tuple[Address, str, list[str]]]:
+    seen: list[str] = []
+    interactive = request.param != "password"
+
+    class Here(PasswordServer):
+        pass
+
+    Here.seen, Here.interactive = seen, interactive
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    listener = await asyncssh.listen("127.0.0.1", 0, server_factory=Here, server_host_keys=[key], config=None)
+    yield Address(host="127.0.0.1", port=listener.get_port(), user="op"), public_text(key), seen
+    listener.close()
+    await listener.wait_closed()
+
+
+async def test_a_password(server) -> None:
+    address, key, _ = server
+    connection = await connect(address, login=Login(password=Secret("correct horse")), host_key=key)
+    await connection.close()
+    with pytest.raises(Refused) as caught:
+        await connect(address, login=Login(password=Secret("wrong")), host_key=key)
+    assert caught.value.code == "login_refused"
+
+
+async def test_a_password_is_sent_to_no_host_that_is_unknown_or_changed(server) -> None:
+    address, _, seen = server
+    login = Login(password=Secret("correct horse"))
+    other = public_text(asyncssh.generate_private_key("ssh-ed25519"))
+    for host_key, code in ((other, "host_key_changed"), (None, "host_key_unknown")):
+        with pytest.raises(Refused) as caught:
+            await connect(address, login=login, host_key=host_key)
+        assert caught.value.code == code
+    assert seen == []
+
+
+@pytest.fixture
+def encrypted(home: Path, tmp_path: Path) -> Path:
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("no ssh-keygen on this machine")
+    path = tmp_path / "encrypted"
+    path.write_bytes((home / "id_ed25519").read_bytes())
+    path.chmod(0o600)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-a", "1", "-P", "", "-N", "open sesame", "-f", path], check=True)
+    return path
+
+
+async def test_an_encrypted_key_that_nobody_opens_is_passed_over(sshd, encrypted: Path) -> None:
+    server = sshd()
+    with pytest.raises(Refused) as caught:
+        await connect(server.address, login=Login(client_keys=(encrypted,)), host_key=server.host_key)
+    assert caught.value.code == "login_refused"
+
+
+async def test_an_encrypted_key_and_its_passphrase(sshd, encrypted: Path) -> None:
+    server = sshd()
+    asked: list[str] = []
+
+    def ask(name: str) -> str:
+        asked.append(name)
+        return "open sesame"
+
+    login = Login(client_keys=(encrypted,), passphrase=ask)
+    try:
+        import bcrypt  # noqa: F401
+    except ImportError:
+        with pytest.raises(Refused, match="bcrypt") as without:
+            await connect(server.address, login=login, host_key=server.host_key)
+        assert without.value.code == "bad_key"
+        return
+    await (await connect(server.address, login=login, host_key=server.host_key)).close()
+    assert asked == [str(encrypted)]
+    wrong = Login(client_keys=(encrypted,), passphrase=lambda name: "wrong")
+    with pytest.raises(Refused, match="may be wrong") as caught:
+        await connect(server.address, login=wrong, host_key=server.host_key)
+    assert caught.value.code == "login_refused"
+
+
+@pytest.mark.skipif(not shutil.which("ssh-agent"), reason="no ssh-agent on this machine")
+async def test_the_operators_agent(sshd, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    socket = tmp_path / "agent"
+    monkeypatch.setenv("HOME", str(tmp_path))  # no keys of whoever runs the tests
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+    agent = await asyncio.create_subprocess_exec("ssh-agent", "-D", "-a", socket, stdout=asyncio.subprocess.DEVNULL)
+    async with asyncio.timeout(5):
+        while not socket.exists():
+            await asyncio.sleep(0.01)
+    await (await asyncio.create_subprocess_exec("ssh-add", "-q", home / "id_ed25519")).wait()
+    server = sshd(AllowAgentForwarding="yes")
+    connection = await connect(server.address, login=Login(agent=True), host_key=server.host_key)
+    source = ECHO.replace(b"'pid': os.getpid()", b"'agent': os.environ.get('SSH_AUTH_SOCK')")
+    assert (await connection.run_program("echo", source, {}, deadline=10))["agent"] is None
+    await connection.close()
+    # And without it being asked for the agent is not used.
+    with pytest.raises(Refused):
+        await connect(server.address, login=Login(), host_key=server.host_key)
+    agent.terminate()
+    await agent.wait()

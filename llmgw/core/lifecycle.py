@@ -7,7 +7,7 @@ from llmgw.model.replica import ReplicaState
 S = ReplicaState
 
 NEXT: dict[ReplicaState, frozenset[ReplicaState]] = {
-    S.PLACED: frozenset({S.FETCHING, S.FAILED, S.DRAINING, S.STOPPING}),
+    S.PLACED: frozenset({S.FETCHING, S.LOADING, S.FAILED, S.DRAINING, S.STOPPING}),
     S.FETCHING: frozenset({S.STARTING, S.PLACED, S.FAILED, S.DRAINING, S.STOPPING}),
     S.STARTING: frozenset({S.LOADING, S.PLACED, S.FAILED, S.LOST, S.DRAINING, S.STOPPING}),
     S.LOADING: frozenset({S.READY, S.PLACED, S.FAILED, S.LOST, S.DRAINING, S.STOPPING}),

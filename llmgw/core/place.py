@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from llmgw.core.fit import Fit, Refusal, fit
+from llmgw.core.fit import Fit, Refusal, fit, holding
 from llmgw.model.catalog import Model
 from llmgw.model.snapshot import Snapshot
 
@@ -57,6 +57,6 @@ def place(model: Model, snapshot: Snapshot, *, avoid: Collection[str] = ()) -> P
 
 def _score(found: Fit, model: Model, snapshot: Snapshot) -> tuple[int, int, int, str]:
     """Spread a model first, then the load, then where most memory is left; the name decides what is left equal."""
-    here = [replica for replica in snapshot.replicas_on(found.node) if not replica.state.over]
+    here = holding(found.node, snapshot)
     of_model = sum(replica.model == model.name for replica in here)
     return (of_model, len(here), -found.free_bytes, found.node)

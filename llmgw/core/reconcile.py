@@ -25,6 +25,7 @@ from llmgw.model.weights import FetchState
 
 UNSTARTED_PATIENCE = 30.0
 """Seconds that a replica which was never started waits for its node to come back before it goes elsewhere."""
+_RUNNING = (ReplicaState.STARTING, ReplicaState.LOADING, ReplicaState.READY)
 
 
 @dataclass
@@ -117,10 +118,14 @@ def _sort(model: Model, snapshot: Snapshot, now: float) -> _Buckets:
     for replica in snapshot.replicas_of(model.name):
         if not replica.wanted or replica.state.going or replica.state is ReplicaState.STOPPED:
             buckets.going.append(replica)
-        elif reason := _absence(replica, model, snapshot, now):
-            buckets.absent.append((replica, reason))
-        elif reason := _departure(replica, model, profiles, snapshot):
-            buckets.leaving.append((replica, reason))
+            continue
+        absence = _absence(replica, model, snapshot, now)
+        departure = _departure(replica, model, profiles, snapshot)
+        if departure and (not absence or replica.state is ReplicaState.FAILED):
+            # A changed entry gives what was given up another chance, and a drain waits for nothing that failed.
+            buckets.leaving.append((replica, departure))
+        elif absence:
+            buckets.absent.append((replica, absence))
         else:
             buckets.staying.append(replica)
     return buckets
@@ -131,10 +136,12 @@ def _absence(replica: Replica, model: Model, snapshot: Snapshot, now: float) -> 
         return f"lost for more than {model.lost_after:.0f} s"
     if replica.state is ReplicaState.FAILED and replica.next_try_at is None:
         return f"given up: {replica.reason}"
-    if replica.state is ReplicaState.FAILED and now - replica.state_since >= model.lost_after:
-        node = snapshot.node_by_id.get(replica.lead.node)
-        if node is None or node.link is not LinkState.UP:
-            return "failed on a node that cannot be reached"
+    node = snapshot.node_by_id.get(replica.lead.node)
+    reachable = node is not None and node.link is LinkState.UP and not node.quarantined
+    if replica.state is ReplicaState.FAILED and not reachable and now - replica.state_since >= model.lost_after:
+        return "failed on a node that cannot be reached"
+    if replica.state in _RUNNING and node is not None and node.quarantined:
+        return f"{node.id} is quarantined: {node.quarantined}"
     return None
 
 
@@ -151,20 +158,23 @@ def _departure(replica: Replica, model: Model, profiles: set[str], snapshot: Sna
 
 
 def _retire_unplaced(buckets: _Buckets, snapshot: Snapshot, now: float) -> list[Action]:
-    """A replica that was placed, never started, and whose node went away is placed elsewhere: nothing runs of it."""
+    """What waits to be started on a node that went away is placed elsewhere: nothing runs of it.
+
+    Should an earlier attempt have left something behind there, it is stopped when the node is back.
+    """
     actions: list[Action] = []
     for replica in list(buckets.staying):
         node = snapshot.node_by_id.get(replica.lead.node)
-        unstarted = replica.state is ReplicaState.PLACED and replica.lead.attempt == 0
-        if unstarted and _away(node, now):
-            actions.append(Retire(replica=replica.id, reason=f"{replica.lead.node} cannot be reached; nothing ran yet"))
+        if replica.state is ReplicaState.PLACED and _away(node, now):
+            reason = f"{replica.lead.node} cannot be reached; nothing of it ran there"
+            actions.append(Retire(replica=replica.id, reason=reason))
             buckets.staying.remove(replica)
             buckets.going.append(replica)
     return actions
 
 
 def _away(node: Node | None, now: float) -> bool:
-    if node is None:
+    if node is None or node.quarantined:
         return True
     return node.link is LinkState.DOWN and node.link_since is not None and now - node.link_since > UNSTARTED_PATIENCE
 

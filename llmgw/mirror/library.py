@@ -79,7 +79,7 @@ class Library:
     async def _bring(self, key: str, source: str, platforms: tuple[str, ...]) -> Weights:
         parsed = sources.parse(source)
         if isinstance(parsed, sources.OnNode):
-            return Weights(source=source, state=FetchState.PRESENT, file=Path(parsed.path).name)
+            return Weights(source=source, state=FetchState.PRESENT, file=Path(parsed.path).name, on_node=parsed.path)
         if isinstance(parsed, sources.Nothing):
             return Weights(source=source, state=FetchState.PRESENT, size=0)
         for folder in ("blobs", "sources", "part"):

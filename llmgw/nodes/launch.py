@@ -8,7 +8,6 @@ from typing import Any
 from llmgw.engines.base import Command, InstalledAt, Unsupported
 from llmgw.engines.registry import engines
 from llmgw.errors import LlmgwError
-from llmgw.mirror import sources
 from llmgw.model.catalog import Model
 from llmgw.model.engine import NodeEngine
 from llmgw.model.node import Node
@@ -22,12 +21,11 @@ from llmgw.nodes.remote import Remote, Started
 
 async def bring_weights(remote: Remote, weights: Weights, progress: Callable[[float], None]) -> str:
     """The absolute path of the weights on the node, pushed there when they are not there yet."""
-    source = sources.parse(weights.source)
-    if isinstance(source, sources.Nothing):
-        return ""
-    if isinstance(source, sources.OnNode):
-        there = await remote.weights_use(source.path)
-        return there.path or source.path
+    if weights.file is None:
+        return ""  # An engine that needs none.
+    if weights.on_node is not None:
+        there = await remote.weights_use(weights.on_node)
+        return there.path or weights.on_node
     there = await remote.weights_status(weights)
     if not there.present:
 

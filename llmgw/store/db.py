@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from sqlite_utils import Database
+from sqlite_utils import Database as Database
 
 from llmgw.clock import Clock
 from llmgw.errors import DiskFull, LlmgwError, Refused

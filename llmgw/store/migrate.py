@@ -37,6 +37,13 @@ def apply(db: Database, scripts: list[Path] | None = None) -> None:
         migrations.apply(db)
 
 
+def schema_sql(db: Database) -> str:
+    """What the migrations add up to: the text of `state/schema.sql`, every table of ours with its indexes."""
+    rows = db.query("SELECT tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY tbl_name, type DESC, name")
+    ours = [row["sql"] for row in rows if not row["tbl_name"].startswith(("sqlite_", "_sqlite_"))]
+    return "\n\n".join(f"{sql};" for sql in ours) + "\n"
+
+
 def _runner(sql: str) -> Callable[[Database], None]:
     def run(db: Database) -> None:
         # Statement by statement: executescript() would commit the transaction that wraps the migration.

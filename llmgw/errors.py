@@ -116,6 +116,10 @@ class BadReply(Unknown):
     code = "bad_reply"
 
 
+UNCERTAIN: tuple[type[LlmgwError], ...] = (Unknown, Unreachable, TimedOut)
+"""What leaves open whether a remote call had its effect: catch this, then look."""
+
+
 class NodeError(LlmgwError):
     """A script on a node said, in the node's own words, why it could not do what it was asked."""
 

@@ -61,8 +61,6 @@ class EngineVersions(Record):
     """For each engine the versions to install on every node: the first that runs there. Empty installs none."""
 
     llamacpp: tuple[str, ...] = (LLAMACPP_WHEEL,)
-    vllm: tuple[str, ...] = ()
-    sglang: tuple[str, ...] = ()
     sim: tuple[str, ...] = ()
 
     def wanted(self) -> dict[str, tuple[str, ...]]:
@@ -80,7 +78,6 @@ class SshSettings(Record):
 
 
 class GatewaySettings(Record):
-    workers: int = Field(default=0, ge=0, le=64)
     max_body: Size = 32 << 20
     queue: int = Field(default=64, ge=0)
     """Requests of one model that may wait for a replica at the same time; the next gets 429."""
@@ -110,7 +107,6 @@ class Settings(Record):
     tls: TlsSettings | None = None
     probe_interval: Seconds = 600.0
     engines: EngineVersions = EngineVersions()
-    releases: str = "https://github.com/ggml-org/llama.cpp/releases/download"
     engine_ports: tuple[int, int] = (41000, 41999)
     ssh: SshSettings = SshSettings()
     gateway: GatewaySettings = GatewaySettings()

@@ -33,9 +33,10 @@ class Install(Loop):
     async def turn(self) -> None:
         for node in await self._world.store.read(nodes.every):
             ready = node.link is LinkState.UP and not node.quarantined and node.id in self._world.probes
-            if ready and node.id not in self._running:
+            if ready and node.id not in self._running and node.id not in self._world.leaving:
                 task = asyncio.create_task(self._converge(node), name=f"engines of {node.id}")
                 self._running[node.id] = task
+                self._world.working(node.id, task)
                 task.add_done_callback(lambda _, name=node.id: self._running.pop(name, None))
 
     async def stop(self) -> None:

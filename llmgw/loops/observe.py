@@ -40,7 +40,9 @@ class Observe(Loop):
     async def turn(self) -> None:
         world, now = self._world, self._world.clock.monotonic()
         for node in await world.store.read(nodes.every):
-            if node.link is not LinkState.UP or node.quarantined or node.id in self._running:
+            if node.link is not LinkState.UP or node.quarantined or node.id in world.leaving:
+                continue
+            if node.id in self._running:
                 continue
             probe = node.id in world.probe_now or now >= self._probe_due.get(node.id, 0.0)
             look = probe or node.id in world.look_now or now >= self._list_due.get(node.id, 0.0)
@@ -50,6 +52,7 @@ class Observe(Loop):
             world.look_now.discard(node.id)
             task = asyncio.create_task(self._visit(node, probe=probe), name=f"look at {node.id}")
             self._running[node.id] = task
+            world.working(node.id, task)
             task.add_done_callback(lambda _, name=node.id: self._running.pop(name, None))
 
     async def visit(self, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmgw.core.fit import installed_engine
-from llmgw.errors import LlmgwError, Unknown, Unreachable
+from llmgw.errors import UNCERTAIN, LlmgwError
 from llmgw.loops.changes import S, fail, move
 from llmgw.loops.crash import crash_point
 from llmgw.loops.world import World
@@ -43,7 +43,7 @@ async def launch(world: World, replica_id: str, reason: str) -> None:
         if replica.lead.attempt:
             # An earlier attempt may have left something behind, a worker or a hung server; it goes first.
             await remote.stop_engine(replica=replica_id, rank=0, attempt=None, remove=False)
-    except (Unknown, Unreachable) as exc:
+    except UNCERTAIN as exc:
         await _back(world, replica_id, str(exc))
         return
     except LlmgwError as exc:
@@ -68,7 +68,7 @@ async def launch(world: World, replica_id: str, reason: str) -> None:
             key=key,
             ports=world.settings.engine_ports,
         )
-    except (Unknown, Unreachable):
+    except UNCERTAIN:
         # Whether it runs is not known. Nothing is repeated: a look answers.
         world.look(node.id)
         raise

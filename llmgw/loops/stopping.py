@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from llmgw.errors import Unknown, Unreachable
+from llmgw.errors import UNCERTAIN
 from llmgw.loops.changes import S, move
 from llmgw.loops.crash import crash_point
 from llmgw.loops.world import World
@@ -36,7 +36,7 @@ async def stop(world: World, replica_id: str) -> None:
             continue
         try:
             reply = await world.remote(node).stop_engine(replica=replica_id, rank=shard.rank, grace=GRACE)
-        except (Unknown, Unreachable):
+        except UNCERTAIN:
             world.look(node.id)
             raise
         killed = killed or reply.killed

@@ -58,6 +58,10 @@ class World:
     """Counts changes; the faces and the route table follow it."""
     hints: dict[str, Hint] = field(default_factory=dict)
     """By loop."""
+    at_work: dict[str, set[asyncio.Task[None]]] = field(default_factory=dict)
+    """Looks and installations under way, by node."""
+    leaving: set[str] = field(default_factory=set)
+    """Nodes that are being purged: nobody looks at them any more."""
     look_now: set[str] = field(default_factory=set)
     probe_now: set[str] = field(default_factory=set)
 
@@ -81,6 +85,16 @@ class World:
         if probe:
             self.probe_now.add(node)
         self.hint("observe")
+
+    def working(self, node: str, task: asyncio.Task[None]) -> None:
+        """Notes a task that talks to a node, so that whoever purges it can wait for the last one."""
+        tasks = self.at_work.setdefault(node, set())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def nobody_at_work(self, node: str) -> None:
+        if tasks := self.at_work.get(node):
+            await asyncio.wait(list(tasks))
 
     def link(self, node: str) -> Link:
         """Raises Unreachable when the node is not one of ours (any more)."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from llmgw.engines.base import Build, Unsupported
 from llmgw.engines.registry import engines
-from llmgw.errors import LinkLost, LlmgwError, NodeError, TimedOut, Unknown, Unreachable
+from llmgw.errors import UNCERTAIN, LlmgwError, NodeError
 from llmgw.model.engine import InstallState, NodeEngine
 from llmgw.model.node import Node
 from llmgw.model.probe import Probe
@@ -38,7 +38,7 @@ async def provision(
             if not found.installed:
                 found = await _push(remote, build, fetch, report)
             path = found.path
-    except (LinkLost, Unreachable, TimedOut, Unknown):
+    except UNCERTAIN:
         raise
     except LlmgwError as exc:
         return failed(entry, exc, now())

@@ -22,7 +22,7 @@ case "$*" in *version_info*) exit 0;; esac
 {evil}
 """
 
-FLOOD = "head -c 300000000 /dev/zero | tr '\\\\0' x"
+FLOOD = "head -c 300000000 /dev/zero | tr '\\0' x"
 HANG = "exec sleep 1000"
 TRUNCATED = """exec /usr/bin/python3.11 -c '
 import os, subprocess, sys
@@ -33,7 +33,7 @@ os.write(1, done.stdout[:len(done.stdout) // 2])
 WRONG_DIGEST = """exec /usr/bin/python3.11 -c '
 import os, re, subprocess, sys
 done = subprocess.run(["/usr/bin/python3.11"] + sys.argv[1:], stdin=0, stdout=subprocess.PIPE)
-os.write(1, re.sub(rb"(#[0-9a-f]{32} [0-9]+ )[0-9a-f]{4}", rb"\\\\g<1>0000", done.stdout))
+os.write(1, re.sub(rb"(#[0-9a-f]{32} [0-9]+ )[0-9a-f]{4}", rb"\\g<1>0000", done.stdout))
 ' "$@"
 """
 
@@ -71,9 +71,9 @@ def test_a_hostile_reply_is_named_and_disturbs_nobody(
     before = memory(plane)
     turn(hostile, evil)
     done = plane.llmgw("node", "probe", hostile.name, check=False, limit=120)
-    assert done.returncode != 0
-    told = plane.until(lambda: [one for one in plane.events("node.look") if words in one["message"]], words, limit=60)
-    assert hostile.name in told[0]["message"]
+    assert done.returncode == 1
+    assert hostile.name in done.stderr
+    assert words in done.stderr
     for _ in range(10):
         assert ask(plane, key)
     assert memory(plane) < before + 30_000
@@ -93,11 +93,8 @@ def test_a_hanging_script_costs_its_own_deadline_only(plane: Plane, machines, ho
     plane.llmgw("node", "probe", beta.name)
     for _ in range(10):
         assert ask(plane, key)
-    told = plane.until(
-        lambda: [one for one in plane.events("node.look") if "within" in one["message"]],
-        "the hang is told",
-        limit=90,
-        pause=1,
-    )
-    assert hostile.name in told[0]["message"]
+    done = plane.llmgw("node", "probe", hostile.name, check=False, limit=120)
+    assert done.returncode == 6
+    assert f"{hostile.name} could not be probed" in done.stderr
+    assert "deadline" in done.stderr
     assert len(plane.ready("echo")) == 2

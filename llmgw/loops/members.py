@@ -1,0 +1,87 @@
+"""How a machine becomes a node of this state and stops being one: the transactions of `node add` and `remove`."""
+
+from __future__ import annotations
+
+from llmgw.errors import Refused, UsageError
+from llmgw.loops.changes import retire
+from llmgw.model.base import NAME_RULE, is_name
+from llmgw.model.node import DrainState, Node, NodeState
+from llmgw.model.requests import Join, Joined
+from llmgw.store import events, nodes, replicas
+from llmgw.store.db import Tx
+
+
+def id_from(hostname: str) -> str:
+    name = hostname.lower()
+    if not is_name(name):
+        raise UsageError(
+            f"The hostname {hostname!r} does not fit the rule for names ({NAME_RULE}).", fix="Give one with --name."
+        )
+    return name
+
+
+def join(tx: Tx, name: str, wish: Join) -> Joined:
+    everyone = nodes.every(tx.db)
+    last = tx.db.execute("SELECT COALESCE(MAX(id), 0) FROM events").fetchone()[0]
+    same = next((node for node in everyone if _same_machine(node, wish)), None)
+    if same is not None and wish.name is not None and same.id != wish.name:
+        raise Refused(
+            f"{wish.address} is the same machine as {same.id} (same host key, machine id and boot id).",
+            fix=f"Remove {same.id} first to give it another name.",
+            code="same_machine",
+        )
+    known = nodes.get(tx.db, same.id if same is not None else name)
+    if known is None:
+        node = Node(
+            id=name,
+            address=wish.address,
+            host_key=wish.host_key,
+            options=wish.options,
+            labels=wish.labels,
+            machine_id=wish.machine_id,
+            created=wish.created,
+            added_at=tx.now,
+        )
+        nodes.put(tx, node)
+        events.add(tx, "node.add", f"{name} ({wish.address}) is being added", node=name)
+        return Joined(node=node, known=False, after_event=last)
+    if same is None and (known.address != wish.address or known.host_key != wish.host_key):
+        raise Refused(
+            f"There is a node {name} already, at {known.address}; {wish.address} is another machine.",
+            fix="Give this one another name with --name.",
+            code="name_taken",
+        )
+    again = {
+        "address": wish.address,
+        "host_key": wish.host_key,
+        "labels": {**known.labels, **wish.labels},
+        "options": known.options if wish.options == type(wish.options)() else wish.options,
+        "state": NodeState.ADDING,
+        "quarantined": None,
+        "created": tuple(dict.fromkeys((*known.created, *wish.created))),
+    }
+    node = nodes.change(tx, known.id, **again) or known
+    events.add(tx, "node.add", f"{known.id} is checked again", node=known.id)
+    return Joined(node=node, known=True, after_event=last)
+
+
+def _same_machine(node: Node, wish: Join) -> bool:
+    if node.address.is_local or wish.address.is_local:
+        return node.address.is_local and wish.address.is_local
+    facts = (node.host_key, node.machine_id, node.boot_id)
+    return None not in facts and facts == (wish.host_key, wish.machine_id, wish.boot_id)
+
+
+def give_up(tx: Tx, node: str, reachable: bool) -> None:
+    nodes.change(tx, node, cordoned=True, drain=DrainState.DRAINING)
+    for replica in replicas.every(tx.db):
+        if node in replica.nodes:
+            if reachable:
+                retire(tx, replica.id, f"{node} is being removed")
+            else:
+                replicas.remove(tx, replica.id)
+
+
+def forget(tx: Tx, name: str) -> None:
+    nodes.remove(tx, name)
+    events.add(tx, "node.remove", f"{name} is removed", node=name)

@@ -66,7 +66,7 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
             await asyncio.get_running_loop().subprocess_exec(
                 lambda: self._process, *words, start_new_session=True, env=environment(), cwd=HOME
             )
-        except OSError as exc:
+        except (OSError, ValueError) as exc:  # ValueError: a NUL in the command
             channel.write_stderr(f"{words[0]}: {exc}\n".encode())
             channel.exit(126)
             return

@@ -48,7 +48,7 @@ async def connect(
     `bad_key`, `jump_host_key`).
     """
     times = {"connect_timeout": connect_timeout, "login_timeout": login_timeout, "keepalive": keepalive}
-    if host_key is None:
+    if not host_key:
         try:
             await dial(address, login=login, host_key=None, **times)
             raise AssertionError("a login without a host key")  # dial cannot return here

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 import pytest
@@ -51,11 +52,10 @@ def login(home: Path) -> Login:
 class Sshd:
     port: int
     host_keys: dict[str, str]
-    process: subprocess.Popen[bytes]
     config: Path
     authorized_keys: Path
     log: Path
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    process: subprocess.Popen[bytes] = field(init=False)
 
     @property
     def address(self) -> Address:
@@ -113,44 +113,63 @@ def _host_key(path: Path, algorithm: str) -> str:
     return " ".join(key.export_public_key("openssh").decode().split()[:2])
 
 
-@pytest.fixture
-def sshd(tmp_path: Path, home: Path) -> Iterator[Callable[..., Sshd]]:
-    """Starts an OpenSSH server: `sshd(MaxSessions=1, keys=("ssh-ed25519",), authorized="…")`."""
+def start_sshd(
+    folder: Path,
+    home: Path,
+    *,
+    keys: tuple[str, ...] = ("ssh-ed25519",),
+    authorized: str | None = None,
+    **options: object,
+) -> Sshd:
+    """An OpenSSH server with `options` in its configuration: `start_sshd(…, MaxSessions=1)`."""
     if not SSHD:
         pytest.skip("no sshd on this machine (openssh-server)")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # privilege separation wants it
+    folder.mkdir()
+    public = {name: _host_key(folder / name, name) for name in keys}
+    (folder / "authorized_keys").write_text((authorized or public_key(home)) + "\n")
+    port = free_port()
+    lines = [
+        f"Port {port}",
+        "ListenAddress 127.0.0.1",
+        *(f"HostKey {folder / name}" for name in keys),
+        f"AuthorizedKeysFile {folder / 'authorized_keys'}",
+        "StrictModes no",
+        "PermitRootLogin yes",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        "UsePAM no",
+        f"PidFile {folder / 'pid'}",
+        f"SetEnv HOME={folder}",  # nobody's own .bashrc: it is slow, and killing a shell in it may leave locks
+        *(f"{name} {value}" for name, value in options.items()),
+    ]
+    (folder / "config").write_text("\n".join(lines) + "\n")
+    server = Sshd(port, public, folder / "config", folder / "authorized_keys", folder / "log")
+    server.start()
+    return server
+
+
+@pytest.fixture
+def sshd(tmp_path: Path, home: Path) -> Iterator[Callable[..., Sshd]]:
+    """Starts servers that end with the test: `sshd(MaxSessions=1, keys=("ssh-ed25519",), authorized="…")`."""
     made: list[Sshd] = []
 
-    def start(*, keys: tuple[str, ...] = ("ssh-ed25519",), authorized: str | None = None, **options: object) -> Sshd:
-        folder = tmp_path / f"sshd{len(made)}"
-        folder.mkdir()
-        public = {name: _host_key(folder / name, name) for name in keys}
-        (folder / "authorized_keys").write_text((authorized or public_key(home)) + "\n")
-        port = free_port()
-        lines = [
-            f"Port {port}",
-            "ListenAddress 127.0.0.1",
-            *(f"HostKey {folder / name}" for name in keys),
-            f"AuthorizedKeysFile {folder / 'authorized_keys'}",
-            "StrictModes no",
-            "PermitRootLogin yes",
-            "PasswordAuthentication no",
-            "KbdInteractiveAuthentication no",
-            "UsePAM no",
-            f"PidFile {folder / 'pid'}",
-            f"SetEnv HOME={folder}",  # nobody's own .bashrc: it is slow, and killing a shell in it may leave locks
-            *(f"{name} {value}" for name, value in options.items()),
-        ]
-        (folder / "config").write_text("\n".join(lines) + "\n")
-        server = Sshd(port, public, None, folder / "config", folder / "authorized_keys", folder / "log")  # type: ignore[arg-type]
-        server.start()
-        made.append(server)
-        return server
+    def start(**options: Any) -> Sshd:
+        made.append(start_sshd(tmp_path / f"sshd{len(made)}", home, **options))
+        return made[-1]
 
     yield start
     for server in made:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_sshd(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Sshd]:
+    """One for all the tests that leave it alone."""
+    server = start_sshd(tmp_path_factory.mktemp("shared") / "sshd", home)
+    yield server
+    server.stop()
 
 
 @pytest_asyncio.fixture
@@ -185,10 +204,10 @@ async def nothing_left() -> AsyncIterator[None]:
     yield
     end = time.monotonic() + 5
     while True:
-        gc.collect()
         tasks, files = len(asyncio.all_tasks()), open_files()
         if (tasks <= before_tasks and files <= before_files) or time.monotonic() > end:
             break
-        await asyncio.sleep(0.05)
+        gc.collect()
+        await asyncio.sleep(0.02)
     assert tasks <= before_tasks, f"tasks left: {asyncio.all_tasks()}"
     assert files <= before_files, f"{files - before_files} descriptors left"

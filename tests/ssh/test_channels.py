@@ -104,7 +104,8 @@ async def test_max_sessions(sshd, login: Login, most: int) -> None:
     await asyncio.gather(*tasks)
     assert len(done) == 21
     assert done.index("stop") - before <= 4
-    assert link.slots.limit == (1 if most == 1 else 4)
+    # Two leaves one session to everybody but a stop, which finds out by itself that there is no second.
+    assert link.slots.limit <= 2 if most == 1 else link.slots.limit == 4
     await link.close()
 
 

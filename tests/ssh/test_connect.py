@@ -155,6 +155,10 @@ async def test_unknown_key_is_asked_for_before_any_login(sshd, login: Login) -> 
     await connection.close()
 
 
+async def test_no_pin_is_never_any_key(embedded: EmbeddedServer, login: Login) -> None:
+    assert (await failure(at(embedded), login, "")).code == "host_key_unknown"
+
+
 async def test_cancelling_leaves_nothing(embedded: EmbeddedServer, login: Login) -> None:
     for delay in (0, 0.001, 0.005, 0.01, 0.02, 0.05):
         task = asyncio.create_task(connect(at(embedded), login=login, host_key=embedded.host_key))

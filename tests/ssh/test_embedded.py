@@ -82,6 +82,7 @@ async def test_output_status_and_signals(raw: asyncssh.SSHClientConnection) -> N
     assert done.exit_signal[0] == "KILL"
     assert (await run(raw, "cat", input=b"\x00\xff" * 50_000)).stdout == b"\x00\xff" * 50_000
     assert (await run(raw, "exec /no/such/program")).exit_status == 127
+    assert (await run(raw, "echo a\0b")).exit_status == 126
 
 
 async def test_a_session_of_its_own(raw: asyncssh.SSHClientConnection) -> None:

@@ -25,7 +25,7 @@ from llmgw.ssh.embedded import EmbeddedServer
 from llmgw.ssh.identity import Login
 from llmgw.ssh.run import CommandRecord
 
-from .conftest import at
+from .conftest import Sshd, at
 from .programs import CHATTER, CRASH, DEATH, ECHO, EVENTS, FULL, HASH, NOISE, PARENT, REFUSE, SLEEP, program
 
 records: list[CommandRecord] = []
@@ -33,13 +33,12 @@ records: list[CommandRecord] = []
 
 @pytest_asyncio.fixture(params=["sshd", "embedded"])
 async def node(
-    request: pytest.FixtureRequest, sshd, embedded: EmbeddedServer, login: Login
+    request: pytest.FixtureRequest, shared_sshd: Sshd, embedded: EmbeddedServer, login: Login
 ) -> AsyncIterator[Connection]:
     records.clear()
     more: dict[str, Any] = {"node": "n1", "audit": records.append}
     if request.param == "sshd":
-        server = sshd()
-        connection = await connect(server.address, login=login, host_key=server.host_key, **more)
+        connection = await connect(shared_sshd.address, login=login, host_key=shared_sshd.host_key, **more)
     else:
         connection = await connect(at(embedded), login=login, host_key=embedded.host_key, **more)
     yield connection

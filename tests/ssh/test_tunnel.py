@@ -15,7 +15,7 @@ from llmgw.ssh.embedded import EmbeddedServer
 from llmgw.ssh.identity import Login
 from llmgw.ssh.tunnel import WINDOW
 
-from .conftest import at, free_port
+from .conftest import Sshd, at, free_port
 from .programs import ECHO
 
 
@@ -93,10 +93,9 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 @pytest_asyncio.fixture(params=["sshd", "embedded"])
-async def link(request, sshd, embedded: EmbeddedServer, login: Login) -> AsyncIterator[Connection]:
+async def link(request, shared_sshd: Sshd, embedded: EmbeddedServer, login: Login) -> AsyncIterator[Connection]:
     if request.param == "sshd":
-        server = sshd()
-        connection = await connect(server.address, login=login, host_key=server.host_key)
+        connection = await connect(shared_sshd.address, login=login, host_key=shared_sshd.host_key)
     else:
         connection = await connect(at(embedded), login=login, host_key=embedded.host_key)
     yield connection

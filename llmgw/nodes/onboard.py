@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmgw.errors import NodeError, Refused
+from llmgw.errors import NodeError, Refused, UsageError
 from llmgw.model.node import Address, NodeOptions
 from llmgw.model.probe import Probe
 from llmgw.model.requests import Join, Whoami
@@ -85,10 +85,10 @@ def parse_target(target: str) -> tuple[str | None, str, int | None]:
         host, text = rest, ""
     if text:
         if not text.isdigit() or not 0 < int(text) < 65536:
-            raise Refused(f"{target!r}: {text!r} is no port.", fix="Write [user@]host[:port].", code="usage")
+            raise UsageError(f"{target!r}: {text!r} is no port.", fix="Write [user@]host[:port].")
         port = int(text)
     if not host or (at and not user):
-        raise Refused(f"{target!r} names no host.", fix="Write [user@]host[:port].", code="usage")
+        raise UsageError(f"{target!r} names no host.", fix="Write [user@]host[:port].")
     return (user if at else None), host, port
 
 

@@ -142,6 +142,10 @@ def _absence(replica: Replica, model: Model, snapshot: Snapshot, now: float) -> 
         return "failed on a node that cannot be reached"
     if replica.state in _RUNNING and node is not None and node.quarantined:
         return f"{node.id} is quarantined: {node.quarantined}"
+    if replica.state in _RUNNING and node is not None and node.link is LinkState.DOWN:
+        # Its last change was written down after the link's loss was: what counts is that it is out of reach.
+        away = now - max(replica.state_since, node.link_since or 0.0)
+        return f"out of reach for more than {model.lost_after:.0f} s" if away >= model.lost_after else None
     return None
 
 

@@ -19,10 +19,11 @@ from llmgw.model.listing import Listing
 from llmgw.model.node import LinkState, Node
 from llmgw.model.probe import Probe
 from llmgw.store import events, intents, nodes, replicas
-from llmgw.store.db import Tx
+from llmgw.store.db import Database, Tx
 
 LIST_EVERY = 60.0
 AT_ONCE = 20
+Marks = dict[str, tuple[object, ...]]
 
 
 class Observe(Loop):
@@ -91,9 +92,11 @@ class Observe(Loop):
     async def _look(self, node: Node, *, probe: bool) -> None:
         """What runs comes first: requests may be waiting for it, while a probe can take its time."""
         world = self._world
+        asked = await world.store.read(marks)
         busy = set(world.busy)
         listing = await world.remote(node).list_engines()
-        await self._listed(node, listing, busy)
+        world.taking_over.discard(node.id)
+        await self._listed(node, listing, busy, asked)
         if probe:
             await self._probe(node)
             jitter = random.uniform(0.9, 1.1)
@@ -106,13 +109,17 @@ class Observe(Loop):
         await world.store.write(lambda tx: _probed(tx, node.id, probe, document))
         world.hint("install", "reconcile")
 
-    async def _listed(self, node: Node, listing: Listing, busy: set[str]) -> None:
+    async def _listed(self, node: Node, listing: Listing, busy: set[str], asked: Marks) -> None:
         world = self._world
+        known, old_news = await world.store.write(
+            lambda tx: _apply(tx, node.id, listing, busy | set(world.busy), asked)
+        )
         for entry in listing.replicas:
             for secret in entry.key_env.values():
-                if entry.alive and entry.replica not in busy:
+                if entry.alive and entry.replica not in busy | old_news:
                     world.engine_keys[entry.replica] = secret
-        known = await world.store.write(lambda tx: _apply(tx, node.id, listing, busy | set(world.busy)))
+        if old_news:
+            world.look(node.id)
         cluster = world.authority.cluster_id
         world.unclaimed[node.id] = tuple(adopt.unclaimed(node.id, listing, known, cluster))
         world.looked_at.add(node.id)
@@ -149,10 +156,23 @@ def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object]) -> Non
     )
 
 
-def _apply(tx: Tx, node: str, listing: Listing, busy: set[str]) -> set[str]:
-    """Writes down what a look means for each replica; returns every replica that this state knows."""
+def marks(db: Database) -> Marks:
+    """What is recorded of each replica: compared with the same later, it tells what has changed in between."""
+    return {replica.id: (replica.state, replica.state_since, replica.shards) for replica in replicas.every(db)}
+
+
+def _apply(tx: Tx, node: str, listing: Listing, busy: set[str], asked: Marks) -> tuple[set[str], set[str]]:
+    """Writes down what a look means for each replica.
+
+    Returns every replica that this state knows, and those here about which the look says nothing any more: they have
+    changed since it was asked for, and no old fact may overwrite a newer one (F55).
+    """
     known = replicas.every(tx.db)
-    for verdict in adopt.judge(node, listing, [replica for replica in known if replica.id not in busy]):
+    now = marks(tx.db)
+    old_news = {
+        one.id for one in known if node in one.nodes and one.id not in busy and now[one.id] != asked.get(one.id)
+    }
+    for verdict in adopt.judge(node, listing, [one for one in known if one.id not in busy | old_news]):
         if isinstance(verdict, adopt.Alive):
             _alive(tx, verdict)
         elif isinstance(verdict, adopt.Dead):
@@ -165,7 +185,7 @@ def _apply(tx: Tx, node: str, listing: Listing, busy: set[str]) -> set[str]:
             move(tx, verdict.replica, S.STOPPING, "nothing of it runs any more")
             move(tx, verdict.replica, S.STOPPED, "nothing of it runs any more")
     nodes.change(tx, node, seen_at=tx.now)
-    return {replica.id for replica in known}
+    return {replica.id for replica in known}, old_news
 
 
 def _alive(tx: Tx, verdict: adopt.Alive) -> None:

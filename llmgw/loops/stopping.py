@@ -26,7 +26,7 @@ async def stop(world: World, replica_id: str) -> None:
     await world.republish()
     if replica.state is S.DRAINING:
         await _quiet(world, replica_id)
-    intent = await world.store.write(lambda tx: _intend(tx, replica_id, world.authority.term))
+    await world.store.write(lambda tx: _intend(tx, replica_id, world.authority.term))
     world.touch()
     crash_point("stop.intended")
     killed = False
@@ -45,7 +45,7 @@ async def stop(world: World, replica_id: str) -> None:
 
     def done(tx: Tx) -> None:
         move(tx, replica_id, S.STOPPED, f"{replica.reason}; {how}" if replica.reason else how)
-        intents.close(tx, intent, "stopped")
+        intents.close_for(tx, replica_id, "stopped")  # earlier tries of the same stop too
 
     await world.store.write(done)
 
@@ -57,10 +57,10 @@ async def _quiet(world: World, replica_id: str) -> None:
         await asyncio.sleep(0.05)
 
 
-def _intend(tx: Tx, replica_id: str, term: int) -> int:
+def _intend(tx: Tx, replica_id: str, term: int) -> None:
     now = replicas.get(tx.db, replica_id)
     reason = now.reason if now is not None else ""
     move(tx, replica_id, S.STOPPING, reason)
     node = now.lead.node if now is not None else ""
     attempt = now.lead.attempt if now is not None else None
-    return intents.begin(tx, "stop", node, term=term, replica=replica_id, rank=0, attempt=attempt)
+    intents.begin(tx, "stop", node, term=term, replica=replica_id, rank=0, attempt=attempt)

@@ -19,7 +19,7 @@ _prefix = os.urandom(5).hex().encode()
 _numbers = count(1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Visit:
     """One request's id and key. `key` is None where the endpoint is open and no known key was given."""
 

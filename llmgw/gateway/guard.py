@@ -114,16 +114,22 @@ class Guard(HttpToolsProtocol):
         if self._head_size > MAX_HEAD or len(self.headers) >= MAX_HEADERS:
             self._head_size = MAX_HEAD + 1
             raise ValueError("too many headers")  # comes out of feed_data as a parser error
-        super().on_header(name, value)
+        name = name.lower()  # from here on as uvicorn does it; a call more for each header is 3 % of a request
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             self._upgrade = True
-            return
+        else:
+            self.head_is_complete()
+            super().on_headers_complete()
+
+    def head_is_complete(self) -> None:
         self._in_head = False
         self._head_size = 0
         self.no_deadline()
-        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         if not self._upgrade:

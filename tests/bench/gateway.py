@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import date
@@ -69,8 +69,9 @@ def measure(start: Start, engine: int, plan: Plan, result: Result) -> None:
         result.first_ms.append(load("first", proxy, plan, 200)["p50"] * 1e3)
 
 
-def run(plan: Plan, *, only: str = "", write: bool = True) -> int:
-    results = {start: Result(start.__name__) for start in proxies.PROXIES if only in start.__name__}
+def run(plan: Plan, *, only: Sequence[str] = ("",), write: bool = True) -> int:
+    chosen = [start for start in proxies.PROXIES if any(word in start.__name__ for word in only)]
+    results = {start: Result(start.__name__) for start in chosen}
     with proxies.engine() as engine:
         for number in range(plan.rounds):
             for start, result in results.items():

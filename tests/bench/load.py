@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import httptools
 import uvloop
@@ -22,13 +23,24 @@ RATE = 50
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """utime + stime of the processes, all their threads included (proc(5), fields 14 and 15 of stat)."""
-    ticks = 0
-    for pid in pids:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """User and system time of the processes, all their threads included.
+
+    From schedstat, in nanoseconds, where the kernel keeps it; the ticks of stat (proc(5)) are 10 ms each.
+    """
+    return sum(_scheduled(pid) or _ticks(pid) for pid in pids)
+
+
+def _scheduled(pid: int) -> float:
+    try:
+        threads = [Path(f"/proc/{pid}/task/{thread}/schedstat") for thread in os.listdir(f"/proc/{pid}/task")]
+        return sum(int(file.read_text().split()[0]) for file in threads) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _ticks(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def request(key: str, model: str, *, stream: bool, tokens: int) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -225,8 +226,10 @@ class ControlPlane:
         return whoami
 
 
-async def run(home: Home, settings: Settings, ready: Callable[[ControlPlane], Awaitable[None]] | None = None) -> None:
-    """Serves until SIGTERM or SIGINT; a second signal ends it at once."""
+async def run(
+    home: Home, settings: Settings, ready: Callable[[ControlPlane], Awaitable[None]], *, standby: bool = False
+) -> None:
+    """Serves until SIGTERM or SIGINT; a second signal ends it at once. `standby` waits for the lease without limit."""
     plane = ControlPlane(home, settings, gateway=True, purpose="server run")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -238,10 +241,10 @@ async def run(home: Home, settings: Settings, ready: Callable[[ControlPlane], Aw
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    await plane.start(wait=COMMAND_WAIT if _held_by_command(home) else 0.0)
+    patience = math.inf if standby else COMMAND_WAIT if _held_by_command(home) else 0.0
+    await plane.start(wait=patience)
     try:
-        if ready is not None:
-            await ready(plane)
+        await ready(plane)
         await stop.wait()
         log.info("stopping: open requests may end, engines go on")
     finally:

@@ -342,7 +342,13 @@ def folders():
 
 
 def listing(args):
-    """What lies and runs here. Changes nothing, so no term is needed to ask. Waits for a start that is under way."""
+    """What lies and runs here, keys included: told to the control plane that this node obeys, to no other and no older.
+
+    Creates nothing: a node that nobody has acted on belongs to nobody. Waits for a start that is under way.
+    """
+    if "controller_id" in args and os.path.isdir(prelude.host_path()):
+        with prelude.Lock(os.path.join(prelude.host_path(), "lock")):
+            prelude.check_term()
     boot, ends = prelude.boot_id(), time.monotonic() + LIST_WAITS
     while True:
         marks = list(prelude.tagged())

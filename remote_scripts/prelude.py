@@ -374,7 +374,8 @@ def check_term():
              "Use `llmgw node add --take-over` if that one is gone.", owner=found)
     if other == mine["controller_id"] and term > mine["term"]:
         fail("superseded", "term %d is over, this node has obeyed term %d" % (mine["term"], term),
-             "Another process of this control plane has taken over.", owner=found)
+             "Another process of this control plane has taken over; where this one is a restored backup, "
+             "`llmgw node add --take-over` makes the node obey it.", owner=found)
     if found != mine:
         write_json(path, mine)
 

@@ -215,7 +215,12 @@ def root():
 
 
 def owner():
+    """Which control plane this node obeys. At first contact its id is not given yet: by default it is the hostname."""
     if not prelude.args.get("node_id"):
+        prelude.args["node_id"] = os.uname()[1].lower()
+    try:
+        prelude.host_path()
+    except prelude.Failure:  # a hostname that is no id: no node can have been added by it
         return None
     found = prelude.read_json(os.path.join(prelude.host_path(), "term"))
     return found and {"controller_id": found["controller_id"], "term": found["term"]}

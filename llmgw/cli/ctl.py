@@ -128,15 +128,19 @@ async def _audit(lines: int, node: str | None, as_json: bool) -> None:
 
 @ctl.command()
 @click.argument("replica")
-@click.option("-n", "--lines", default=100, show_default=True)
-def logs(replica: str, lines: int) -> None:
+@click.option("-n", "--lines", default=100, show_default=True, help="So many of the last.")
+@JSON
+def logs(replica: str, lines: int, as_json: bool) -> None:
     """The end of a replica's log, as the engine wrote it."""
-    session.run(_logs(replica, lines))
+    session.run(_logs(replica, lines, as_json))
 
 
-async def _logs(replica: str, lines: int) -> None:
+async def _logs(replica: str, lines: int, as_json: bool) -> None:
     async with session.reading() as client:
         found = await client.get(f"/replicas/{part(replica)}/logs", Logs, lines=lines)
+    if as_json:
+        show_json(found)
+        return
     for line in found.lines:
         click.echo(clean(line))
 

@@ -49,6 +49,7 @@ def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 @click.option("-i", "--identity", "identities", multiple=True, metavar="FILE", help="Private key for first contact.")
 @click.option("--fingerprint", metavar="SHA256:…", help="The host key to expect.")
 @click.option("--accept-new", is_flag=True, help="Pin a host key that nobody knows yet without asking.")
+@click.option("--take-over", is_flag=True, help="Take a node from a control plane that is gone for good.")
 @click.option("--timeout", default=READY_LIMIT, show_default=True, help="Seconds to wait until it is ready.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a step on stdout.")
 def add(hosts: tuple[str, ...], **options: Any) -> None:
@@ -136,7 +137,7 @@ async def _contact(client: AdminClient, me: Whoami, host: str, options: dict[str
     identities = options["identities"] or settings.ssh.identities
     config = (Path(settings.ssh.config).expanduser(),) if settings.ssh.config else ()
     login = Login(client_keys=tuple(Path(one).expanduser() for one in identities), agent=True, config_files=config)
-    wish = Wish(host, options["name"], wanted, labels, options["fingerprint"])
+    wish = Wish(host, options["name"], wanted, labels, options["fingerprint"], options["take_over"])
 
     async def ask(name: str, key: str, fingerprint: str) -> bool:
         if options["accept_new"] or (not sys.stdin.isatty() and settings.ssh.new_hosts == "pin"):

@@ -20,8 +20,9 @@ def server() -> None:
 
 @server.command()
 @click.option("--config", metavar="FILE", help="llmgw.yaml; by default LLMGW_CONFIG or the one in LLMGW_HOME.")
+@click.option("--standby", is_flag=True, help="Wait for as long as another control plane holds the state.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what the loops do.")
-def run(config: str | None, verbose: bool) -> None:
+def run(config: str | None, standby: bool, verbose: bool) -> None:
     """Run it in the foreground until SIGTERM or Ctrl-C. Engines go on running when it ends."""
     from llmgw import server as wiring
     from llmgw.config.home import find_home
@@ -38,7 +39,7 @@ def run(config: str | None, verbose: bool) -> None:
             say(f"  admin      http://127.0.0.1:{plane.admin_port}  (token in {home.token})")
         say("  next       llmgw node add HOST · llmgw model add FILE · llmgw key create NAME")
 
-    session.run(wiring.run(home, settings, ready))
+    session.run(wiring.run(home, settings, ready, standby=standby))
 
 
 def set_up_log(verbose: bool) -> None:

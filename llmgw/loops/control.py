@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from llmgw.config.home import host_name
@@ -18,6 +19,7 @@ from llmgw.model.node import DrainState, LinkState, Node
 from llmgw.model.requests import Join, Joined, KeyList, Logs, MadeKey, NewKey, NodeDetail, Removal, Said, Whoami
 from llmgw.model.snapshot import Snapshot
 from llmgw.store import events, keys, models, nodes, replicas
+from llmgw.store import lease as leases
 from llmgw.store.db import Tx
 
 
@@ -37,8 +39,12 @@ class Control:
     async def join(self, wish: Join) -> Joined:
         """Takes a node in whose first contact has been made. Raises Refused for the same machine under two names."""
         name = wish.name or id_from(wish.hostname or host_name())
+        if wish.take_over:
+            await self._outbid(wish.owner_term or 0)
         joined = await self._world.store.write(lambda tx: join(tx, name, wish))
         self._world.probe_now.add(name)
+        if wish.take_over:
+            self._world.taking_over.add(name)
         self._world.touch()
         self._world.hint("connect", "observe", "install")
         link = self._world.pool.link(name)
@@ -200,6 +206,15 @@ class Control:
         return await self._world.store.read(lambda db: events.audit(db, limit=limit, node=node))
 
     # Inside
+
+    async def _outbid(self, term: int) -> None:
+        """A term above the highest that the node has seen: it obeys no lower one."""
+        world = self._world
+        if term < world.authority.term:
+            return
+        controller = world.authority.controller_id
+        raised = await world.store.write(lambda tx: leases.set_term(tx, controller, term + 1))
+        world.authority = replace(world.authority, term=raised)
 
     async def _node(self, name: str) -> Node:
         node = await self._world.store.read(lambda db: nodes.get(db, name))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from llmgw.loops.base import Loop
 from llmgw.loops.changes import S
 from llmgw.loops.world import World
@@ -24,9 +26,15 @@ class Publish(Loop):
         self._world = world
         self._began = world.clock.monotonic()
         self._open = open_to_all
+        self._lock = asyncio.Lock()
         world.changed.subscribe(lambda _: self.hint.give())
 
     async def turn(self) -> None:
+        """Called by others too, who wait for it: one at a time, so that no older table is published over a newer."""
+        async with self._lock:
+            await self._publish()
+
+    async def _publish(self) -> None:
         world = self._world
         snapshot = await world.snapshot()
         created = await world.store.read(models.created)

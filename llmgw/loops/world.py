@@ -62,6 +62,8 @@ class World:
     """Looks and installations under way, by node."""
     leaving: set[str] = field(default_factory=set)
     """Nodes that are being purged: nobody looks at them any more."""
+    taking_over: set[str] = field(default_factory=set)
+    """Nodes that obeyed another control plane and shall obey this one: until the first look has told them."""
     look_now: set[str] = field(default_factory=set)
     probe_now: set[str] = field(default_factory=set)
 
@@ -104,7 +106,7 @@ class World:
         return link
 
     def remote(self, node: Node) -> Remote:
-        return Remote(self.link(node.id), node, self.authority)
+        return Remote(self.link(node.id), node, self.authority, take_over=node.id in self.taking_over)
 
     def connect(self, shard: Shard) -> Connect:
         """Opens streams to a shard's HTTP port through its node's connection, whichever that is by then."""

@@ -27,6 +27,8 @@ class Join(Record):
     created: tuple[str, ...] = ()
     """Paths that first contact created on the node, for its trace."""
     take_over: bool = False
+    owner_term: int | None = None
+    """The term that the node has obeyed, when it was somebody's: taking it over takes a higher one."""
 
 
 class Joined(Record):

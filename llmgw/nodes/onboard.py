@@ -36,6 +36,7 @@ class Wish:
     options: NodeOptions = field(default_factory=NodeOptions)
     labels: dict[str, str] = field(default_factory=dict)
     fingerprint: str | None = None
+    take_over: bool = False
     check_only: bool = False
 
 
@@ -50,6 +51,7 @@ async def first_contact(
         await say("reach", f"{address} answers, {host_key_fingerprint(connection.host_key)}")
         probe = await _identify(connection, wish, say)
         await _preflight(probe, wish, say)
+        _check_owner(probe, me, wish)
         if wish.check_only:
             created: tuple[str, ...] = ()
         else:
@@ -68,6 +70,8 @@ async def first_contact(
         options=wish.options,
         labels=wish.labels,
         created=created,
+        take_over=wish.take_over,
+        owner_term=probe.owner.term if probe.owner is not None else None,
     )
     return join, probe
 
@@ -142,6 +146,16 @@ async def _preflight(probe: Probe, wish: Wish, say: Say) -> None:
         )
     if not probe.problems:
         await say("preflight", "no findings")
+
+
+def _check_owner(probe: Probe, me: Whoami, wish: Wish) -> None:
+    owner = probe.owner
+    if owner is not None and owner.controller_id != me.controller_id and not (wish.take_over or wish.check_only):
+        raise Refused(
+            f"{probe.hostname} belongs to another control plane ({owner.controller_id}, term {owner.term}).",
+            fix="Remove it there first; add --take-over if that one is gone for good.",
+            code="foreign_controller",
+        )
 
 
 async def _leave_key(connection: Connection, me: Whoami, wish: Wish, say: Say) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ class Purged(Report):
 class Remote:
     """What can be asked of one node. Every call raises what `run_script` raises, and BadReply for nonsense."""
 
-    def __init__(self, runner: Runner, node: Node, authority: Authority) -> None:
+    def __init__(self, runner: Runner, node: Node, authority: Authority, *, take_over: bool = False) -> None:
         self._runner = runner
         self._node = node
         self._common = {
@@ -105,6 +105,7 @@ class Remote:
             "controller_id": authority.controller_id,
             "term": authority.term,
             "trace": list(node.created),
+            "take_over": take_over,
         }
         self._cluster = authority.cluster_id
 

@@ -4,6 +4,7 @@ and sshd. Root on Linux only. The overlay's upper layer is the exact record of e
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 
 BRIDGE = "llmgwbr0"
 NET = "10.231.77"
+LOCK = Path("/run/llmgw-fleet.lock")
 
 # sshd's own records of a login, and what the kernel or the harness puts there: not the work of whoever logs in.
 SSHD_RECORDS = ("var/log", "run", "tmp", "proc", "sys", "dev", "etc/")
@@ -213,6 +215,9 @@ class Fleet:
         self.folder = folder
         self.key = folder / "operator_key"
         self.machines: list[Machine] = []
+        # One fleet at a time on this machine: the bridge and the addresses have names.
+        self._lock = LOCK.open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         run("ip", "link", "del", BRIDGE, check=False)
         run("ip", "link", "add", BRIDGE, "type", "bridge")
         run("ip", "addr", "add", f"{NET}.1/24", "dev", BRIDGE)
@@ -222,7 +227,8 @@ class Fleet:
     def add(self, name: str, *, sshd_options: list[str] | None = None, boot: bool = True) -> Machine:
         number = 11 + len(self.machines)
         machine = Machine(name, f"{NET}.{number}", self.folder / name, sshd_options=sshd_options or [])
-        run("ip", "netns", "del", machine.namespace, check=False)
+        run("ip", "netns", "del", machine.namespace, check=False)  # what a killed run left behind
+        run("ip", "link", "del", machine.link, check=False)
         self.machines.append(machine)
         machine.prepare(self.key.with_suffix(".pub").read_text().strip())
         if boot:
@@ -233,3 +239,4 @@ class Fleet:
         for machine in self.machines:
             machine.destroy()
         run("ip", "link", "del", BRIDGE, check=False)
+        self._lock.close()

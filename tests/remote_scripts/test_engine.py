@@ -38,8 +38,8 @@ def stop(node: Node, attempt: int | None = None, grace: float = 5, **args: Any) 
     return node.call("engine", action="stop", attempt=attempt, grace=grace, **{**SHARD, "remove": False, **args})
 
 
-def listing(node: Node) -> Any:
-    found = node.call("engine", action="list")
+def listing(node: Node, **args: Any) -> Any:
+    found = node.call("engine", action="list", **args)
     home = str(node.home)
     found["strays"] = [each for each in found["strays"] if f"HOME={home}" in environ(each["pid"])]
     return found
@@ -454,7 +454,11 @@ def test_lower_terms_and_other_controllers_are_refused(node: Node) -> None:
         stop(node, controller_id="c2", term=9)
     assert caught.value.code == "foreign_controller"
     assert caught.value.body["owner"] == {"controller_id": "c1", "term": 5}
-    assert one(node)["alive"] is True
+    for stranger in ({"term": 4}, {"controller_id": "c2", "term": 9}):
+        with pytest.raises(ScriptError) as caught:
+            listing(node, **stranger)
+        assert caught.value.code in ("superseded", "foreign_controller")
+    assert listing(node, term=5)["replicas"][0]["alive"] is True
     assert stop(node, controller_id="c2", term=9, take_over=True)["was"] == "running"
     with pytest.raises(ScriptError) as caught:
         start(node, 2, term=5)

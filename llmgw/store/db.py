@@ -89,6 +89,9 @@ class Store:
     def _open_writer(self) -> Database:
         try:
             db = connect(self.path)
+            found = db.conn.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise _damaged(found, self.path)
             mode = db.conn.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise Refused(f"{self.path} cannot use a write-ahead log here (journal mode {mode}).", code="no_wal")
@@ -157,10 +160,14 @@ def _translate(exc: sqlite3.DatabaseError, path: Path) -> LlmgwError:
             fix="Free some space there; serving goes on meanwhile, changes are refused.",
         )
     if "malformed" in text or "not a database" in text or "file is encrypted" in text:
-        return Refused(
-            f"{path} is damaged: {text}.",
-            fix=f"Nothing was changed. Restore a copy from {path.parent / 'backups'}, or move the file away and run "
-            "`llmgw node add` for your nodes again: running engines are left alone.",
-            code="damaged_state",
-        )
+        return _damaged(text, path)
     return LlmgwError(f"{path}: {text}.", code="store")
+
+
+def _damaged(found: str, path: Path) -> Refused:
+    return Refused(
+        f"{path} is damaged: {found}.",
+        fix=f"Nothing was changed. Restore a copy from {path.parent / 'backups'}, or move the file away and run "
+        "`llmgw node add` for your nodes again: running engines are left alone.",
+        code="damaged_state",
+    )

@@ -52,6 +52,8 @@ def parse(text: str, cls: type[R], name: str) -> R:
         mark = getattr(exc, "problem_mark", None)
         where = f"{name}:{mark.line + 1}" if mark else name
         raise ConfigError(f"{where}: not YAML: {getattr(exc, 'problem', exc)}.") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deeply; that is no configuration.") from None
     if value is None:
         value = {}
     if not isinstance(value, dict):

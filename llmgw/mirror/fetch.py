@@ -17,6 +17,8 @@ from llmgw.errors import DiskFull, LlmgwError, Refused, Unreachable
 STALL = 60.0
 """Seconds without a byte after which a transfer is broken off and taken up again."""
 TRIES = 5
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
+"""Seconds between tries, doubled each time."""
 HEADROOM = 64 << 20
 
 
@@ -43,12 +45,13 @@ async def fetch(
     """
     trouble = ""
     for attempt in range(TRIES):
+        if attempt:
+            await asyncio.sleep(min(FIRST_PAUSE * 2.0 ** (attempt - 1), LONGEST_PAUSE))
         try:
             await _transfer(http, url, part, size, headers, progress)
             break
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as exc:
             trouble = str(exc) or type(exc).__name__
-            await asyncio.sleep(min(2.0**attempt, 15))
         except OSError as exc:
             if exc.errno not in (28, 122):
                 raise

@@ -106,10 +106,13 @@ async def _wheels(session: aiohttp.ClientSession, url: str) -> list[Wheel]:
             return []
         if response.status != 200:
             raise Unreachable(f"the package index answered {response.status}")
-        if response.content_type == _JSON:
-            body = await response.json(content_type=None)
-            return list(_from_json(body, str(response.url)))
-        return list(_from_html(await response.text(), str(response.url)))
+        try:
+            if response.content_type == _JSON:
+                body = await response.json(content_type=None)
+                return list(_from_json(body, str(response.url)))
+            return list(_from_html(await response.text(), str(response.url)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise Unreachable("the package index answered with something that is no index") from None
 
 
 def _from_json(body: dict[str, Any], base: str) -> Iterator[Wheel]:
@@ -138,7 +141,7 @@ def _from_html(text: str, base: str) -> Iterator[Wheel]:
 
 
 def _wheel(file: str, url: str, sha256: str | None, size: int | None) -> Iterator[Wheel]:
-    if not file.endswith(".whl"):
+    if not file.endswith(".whl") or "/" in file:
         return
     try:
         _, version, _, _ = parse_wheel_filename(file)

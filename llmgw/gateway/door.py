@@ -8,6 +8,7 @@ gets no ASGI task: its body is collected here and handed to an Exchange, which w
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn._types import ASGI3Application
@@ -25,6 +26,8 @@ from llmgw.protocol.openai import INFERENCE
 if TYPE_CHECKING:
     from llmgw.gateway.app import Gateway
 
+log = logging.getLogger("llmgw.gateway")
+
 PATHS = {path.encode(): path for path in INFERENCE}
 
 
@@ -36,8 +39,7 @@ class _NobodyWaits:
 
 
 class Hot:
-    """A hot request as uvicorn's protocol sees it, in the place of its `RequestResponseCycle`, which costs more to make
-    than the rest of a request's reading: no scope, no event, no task."""
+    """A hot request as uvicorn's protocol sees it in the place of its own cycle: without scope, event and task."""
 
     __slots__ = ("disconnected", "keep_alive", "more_body", "old", "path", "response_complete", "visit")
     message_event = _NobodyWaits()
@@ -194,7 +196,11 @@ class Door(Guard):
         self._exchange = exchange
         if self.flow.write_paused:  # it has not read its last answer yet
             exchange.client_full()
-        exchange.start()
+        try:
+            exchange.start()
+        except Exception:  # a bug of ours shall not cost the client its answer, nor the replica its count
+            log.exception("request %s", hot.visit.request_id.decode())
+            exchange.refuse(problems.INTERNAL)
 
     def _answer_problem(self, hot: Hot, problem: Problem) -> None:
         self.gateway.metrics.answered("", problem.status)

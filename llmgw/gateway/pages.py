@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -17,6 +18,8 @@ from llmgw.protocol.openai import INFERENCE, MODELS, model_entry
 if TYPE_CHECKING:
     from llmgw.gateway.app import Gateway
 
+log = logging.getLogger("llmgw.gateway")
+
 JSON, TEXT = b"application/json", b"text/plain; charset=utf-8"
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 HELLO = b"llmgw: one OpenAI-compatible endpoint. Models: GET /v1/models. Chat: POST /v1/chat/completions.\n"
@@ -28,7 +31,11 @@ Page = tuple[int, bytes, bytes]
 async def answer(gateway: Gateway, scope: Any, send: Any) -> None:
     headers = dict(scope["headers"])
     visitor = gateway.admit(headers)
-    found = _page(gateway, scope, headers, visitor)
+    try:
+        found = _page(gateway, scope, headers, visitor)
+    except Exception:
+        log.exception("request %s: %s", visitor.request_id.decode(), scope["path"])
+        found = problems.INTERNAL
     lines: list[tuple[bytes, bytes]] = []
     if isinstance(found, Problem):
         gateway.metrics.answered("", found.status)

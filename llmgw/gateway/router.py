@@ -53,7 +53,9 @@ class Router:
 
     def blame(self, upstream: Upstream, why: str, *, rest: bool) -> None:
         """It refused, died or stalled. Never called for what a client did, nor for a 4xx (sgl-project/sglang#25811)."""
-        log.warning("replica %s (attempt %d) %s", upstream.replica, upstream.attempt, why)
+        # Said once; a dead engine that is asked a thousand times a second must not fill the log.
+        level = logging.DEBUG if (upstream.replica, upstream.attempt) in self._troubles else logging.WARNING
+        log.log(level, "replica %s (attempt %d) %s", upstream.replica, upstream.attempt, why)
         self.penalise(upstream, rest=rest)
         self.traffic.on_failure(upstream.replica, upstream.attempt, why)
 

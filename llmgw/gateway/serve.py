@@ -97,6 +97,7 @@ async def serve(gateway: Gateway, *, host: str, port: int, tls: TlsSettings | No
         lifespan="off",
         interface="asgi3",
         log_config=None,
+        log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,

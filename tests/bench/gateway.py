@@ -88,7 +88,7 @@ def run(plan: Plan, *, only: Sequence[str] = ("",), write: bool = True) -> int:
 
 
 def table(results: list[Result], plan: Plan) -> str:
-    head = ["", "µs a request", *(f"µs a chunk, {n} streams" for n in plan.streams), "requests/s", "first event, ms"]
+    head = ["", "µs a request", *(f"µs a chunk, {_streams(n)}" for n in plan.streams), "requests/s", "first event, ms"]
     rows = [head, ["---"] * len(head)]
     for result in results:
         if result.missing:
@@ -113,6 +113,10 @@ def ratios(results: list[Result], plan: Plan) -> list[str]:
         chunks = ", ".join(f"{middle(a.chunk_us[n]) / middle(b.chunk_us[n]):.2f} at {n} streams" for n in plan.streams)
         lines.append(f"- {ours} to {theirs}: a request {request:.2f}, a chunk {chunks}.")
     return lines
+
+
+def _streams(count: int) -> str:
+    return "1 stream" if count == 1 else f"{count} streams"
 
 
 def report(text: str, plan: Plan) -> str:

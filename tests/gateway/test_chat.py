@@ -164,3 +164,12 @@ async def test_pipelined_requests_are_answered_in_turn(house, sim) -> None:
     assert words[1].endswith(b"[DONE]\n\n")
     assert json.loads(words[2])["object"] == "list"
     assert json.loads(words[3])["choices"][0]["message"]["content"] == "The quick brown"
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_client_that_wants_its_connection_closed(house, sim, streaming: bool) -> None:
+    raw = await (await house(sim().upstream)).raw()
+    answer = await raw.ask(ask(stream=streaming), connection="close")
+    assert answer.whole
+    assert answer.headers["connection"] == "close"
+    assert await raw.closed()

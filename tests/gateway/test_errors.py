@@ -159,3 +159,34 @@ async def test_a_bug_of_ours_is_a_500_and_not_a_hang(house, fake, caplog: pytest
     assert (answer.status, answer.error["code"]) == (500, "internal")
     assert "boom" in caplog.text
     assert home.traffic.inflight == {}
+
+
+async def test_a_bug_in_the_choice_is_a_500_too(house, fake, caplog: pytest.LogCaptureFixture) -> None:
+    home = await house((await fake(plain({"ok": True}))).upstream)
+    raw = await home.raw()
+    choose, home.gateway.router.choose = home.gateway.router.choose, None
+    answer = await raw.ask(ask())
+    check_shape(answer)
+    assert (answer.status, answer.error["code"]) == (500, "internal")
+    assert "NoneType" in caplog.text
+    home.gateway.router.choose = choose
+    assert (await raw.ask(ask())).json() == {"ok": True}
+
+
+async def test_a_bug_in_a_page_is_a_500_too(house, caplog: pytest.LogCaptureFixture) -> None:
+    home = await house()
+    home.gateway.models = None
+    answer = await home.ask(path="/v1/models", method="GET")
+    check_shape(answer)
+    assert (answer.status, answer.error["code"]) == (500, "internal")
+    assert "NoneType" in caplog.text
+
+
+async def test_a_dead_engine_does_not_fill_the_log(house, caplog: pytest.LogCaptureFixture) -> None:
+    from .engines import upstream
+
+    home = await house(upstream(1, "dead"))
+    for _ in range(20):
+        assert (await home.ask(ask())).status == 502
+    assert caplog.text.count("cannot be reached") == 1
+    assert len(home.failures) == 20, "whoever watches is told each time"

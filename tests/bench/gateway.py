@@ -110,7 +110,9 @@ def ratios(results: list[Result], plan: Plan) -> list[str]:
         if a is None or b is None or a.missing or b.missing:
             continue
         request = middle(a.request_us) / middle(b.request_us)
-        chunks = ", ".join(f"{middle(a.chunk_us[n]) / middle(b.chunk_us[n]):.2f} at {n} streams" for n in plan.streams)
+        chunks = ", ".join(
+            f"{middle(a.chunk_us[n]) / middle(b.chunk_us[n]):.2f} at {_streams(n)}" for n in plan.streams
+        )
         lines.append(f"- {ours} to {theirs}: a request {request:.2f}, a chunk {chunks}.")
     return lines
 

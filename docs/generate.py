@@ -1,4 +1,4 @@
-"""Generates what can be derived: docs/cli.md, docs/configuration.md, docs/errors.md, docs/openapi.json, state/schema.sql.
+"""Generates what can be derived: the reference pages of docs/ and state/schema.sql.
 
 `python docs/generate.py` writes them, `--check` says which are out of date. A test runs the check.
 """
@@ -40,7 +40,7 @@ def configuration() -> str:
     return (
         HEAD.format(source="llmgw/config/example.yaml")
         + f"# llmgw.yaml\n\n```yaml\n{example}```\n\n"
-        + "Environment: `LLMGW_HOME` (default `/var/lib/llmgw` for root, else `~/.local/state/llmgw`), `LLMGW_CONFIG`,\n"
+        + "Environment: `LLMGW_HOME` (`/var/lib/llmgw` for root, else `~/.local/state/llmgw`), `LLMGW_CONFIG`,\n"
         + "`LLMGW_ADMIN_URL` and `LLMGW_ADMIN_TOKEN` (a control plane elsewhere), `LLMGW_API_KEY` (for `llmgw chat`),\n"
         + "`NO_COLOR`.\n"
     )
@@ -56,8 +56,8 @@ def errors() -> str:
             rows.append(f"| `{name}` | `{cls.code}` | {cls.exit_status} | {cls.http_status} | {text} |\n")
     return (
         HEAD.format(source="llmgw/errors.py")
-        + "# Errors\n\nEvery error is a sentence: what failed, why, what to do. Programs go by the exit status, the HTTP "
-        + "status of the\nadmin API, and `error.code`, which is often finer than the class's own.\n\n"
+        + "# Errors\n\nEvery error is a sentence: what failed, why, what to do. Programs go by the exit status, "
+        + "the HTTP status of the\nadmin API, and `error.code`, which is often finer than the class's own.\n\n"
         + "| class | code | exit | HTTP | |\n|---|---|---|---|---|\n"
         + "".join(rows)
         + "\nExit 0 is done, 130 interrupted. The inference endpoint answers in OpenAI's own shape.\n"
@@ -94,9 +94,7 @@ GENERATED = {
 
 def stale() -> list[str]:
     """The generated files that are not what they would be now."""
-    return [
-        name for name, make in GENERATED.items() if not (TOP / name).exists() or (TOP / name).read_text() != make()
-    ]
+    return [name for name, make in GENERATED.items() if not (TOP / name).exists() or (TOP / name).read_text() != make()]
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ class Answer:
         if first:
             exchange.began(more=not last)
         else:
-            exchange.moved()
+            exchange.patience.moved()
         if last:
             exchange.complete(self.upstream, self.status)
         if first:

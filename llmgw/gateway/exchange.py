@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from llmgw.errors import LlmgwError
 from llmgw.gateway import problems
@@ -34,8 +35,8 @@ CONNECT_WAIT = 15.0
 
 class Exchange:
     __slots__ = (
-        "_answer", "_attempts", "_body", "_connection", "_gateway", "_loop", "_model", "_over", "_path", "_patience",
-        "_resent", "_route", "_task", "_tried", "_upstream", "_visit", "client",
+        "_answer", "_attempts", "_body", "_connection", "_gateway", "_loop", "_model", "_over", "_path", "_resent",
+        "_route", "_task", "_tried", "_upstream", "_visit", "client", "patience",
     )  # fmt: skip
 
     def __init__(
@@ -49,7 +50,7 @@ class Exchange:
         self._route = route
         self._model = model  # as the client calls it
         self._loop = loop = asyncio.get_running_loop()
-        self._patience = Patience(loop, gateway.settings.idle, self._out_of_patience)
+        self.patience = Patience(loop, gateway.settings.idle, self._out_of_patience)
         self._upstream: Upstream | None = None  # set exactly while the replica's count includes us
         self._connection: Connection | None = None
         self._answer: Answer | None = None
@@ -79,7 +80,7 @@ class Exchange:
         if problem is not None:
             self.refuse(problem)
         else:
-            self._task = self._loop.create_task(self._wait())
+            self._work(self._wait())
 
     async def _wait(self) -> None:
         """Holds the request until the table has a replica for it, or says that none will come."""
@@ -99,7 +100,18 @@ class Exchange:
         if connection is not None:
             self._send(upstream, connection)
         else:
-            self._task = self._loop.create_task(self._connect(upstream))
+            self._work(self._connect(upstream))
+
+    def _work(self, task: Coroutine[Any, Any, None]) -> None:
+        self._task = self._loop.create_task(self._safely(task))
+
+    async def _safely(self, task: Coroutine[Any, Any, None]) -> None:
+        try:
+            await task
+        except Exception:  # a bug of ours shall not cost the client its answer, nor the replica its count
+            log.exception("request %s", self._visit.request_id.decode())
+            self._task = None
+            self.refuse(problems.INTERNAL)
 
     async def _connect(self, upstream: Upstream) -> None:
         try:
@@ -108,10 +120,6 @@ class Exchange:
         except (LlmgwError, OSError) as exc:  # TimeoutError is an OSError
             self._task = None
             self.attempt_failed(upstream, "cannot be reached", sent=False, detail=str(exc) or "no answer in time")
-        except Exception:
-            log.exception("request %s: opening a connection to %s", self._visit.request_id.decode(), upstream.replica)
-            self._task = None
-            self.refuse(problems.INTERNAL)
         else:
             self._task = None
             self._send(upstream, connection)
@@ -121,15 +129,20 @@ class Exchange:
         head = self._gateway.pool.head(upstream, self._path)
         self._connection = connection
         self._answer = answer = Answer(self, upstream, self._visit.request_id)
-        self._patience.wait_first(self._gateway.settings.first_byte)
+        self.patience.wait_first(self._gateway.settings.first_byte)
         connection.send(answer, b"%b%b\r\ncontent-length: %d\r\n\r\n" % (head, self._visit.request_id, len(body)), body)
 
     # Going elsewhere: only before the first byte of an answer
 
     def stale(self, upstream: Upstream) -> None:
-        """An idle connection had died unnoticed: nothing was processed, the same replica is asked on a new one."""
+        """A kept connection ended without an answer: idle too long, most likely, so the same replica is asked on a new
+        one. It may also be the request that killed the engine: that benefit of the doubt is given once."""
+        if self._resent:
+            self.attempt_failed(upstream, "closed the connection", sent=True)
+            return
+        self._resent = True
         self._connection = None
-        self._task = self._loop.create_task(self._connect(upstream))
+        self._work(self._connect(upstream))
 
     def elsewhere(self, upstream: Upstream) -> bool:
         """The engine says that it is not ready (503). True when another replica is asked instead."""
@@ -142,7 +155,7 @@ class Exchange:
     def attempt_failed(self, upstream: Upstream, why: str, *, sent: bool, detail: str = "") -> None:
         """No byte of an answer came. Asks another replica, if one is left.
 
-        A request that was already `sent` may be what killed the engine: it is tried on one more replica, not on all.
+        A request that was already `sent` may be what killed the engine: it is sent once more, not to all of them.
         """
         self._connection = None
         # A client learns that it cannot be reached, not where it is; the detail is for the log and the loops.
@@ -169,14 +182,11 @@ class Exchange:
 
     def began(self, *, more: bool) -> None:
         """The first byte of the body is here; from now on there is no going elsewhere."""
-        self._gateway.metrics.began(self._route.model, self._patience.first_byte(more=more))
+        self._gateway.metrics.began(self._route.model, self.patience.first_byte(more=more))
         if more:
             self._body = b""
-            if self._patience.client_is_full and self._connection is not None:
+            if self.patience.client_is_full and self._connection is not None:
                 self._connection.pause()
-
-    def moved(self) -> None:
-        self._patience.moved()
 
     def bad_answer(self, upstream: Upstream, why: str) -> None:
         """The engine answered, and it was no answer. Nothing of it has reached the client."""
@@ -205,12 +215,12 @@ class Exchange:
 
     def client_full(self) -> None:
         """The client reads too slowly: the engine's side stops until it has caught up, or runs out of time (F60)."""
-        self._patience.client_full()
+        self.patience.client_full()
         if self._connection is not None and self._answer is not None and self._answer.begun:
             self._connection.pause()
 
     def client_ready(self) -> None:
-        self._patience.client_ready()
+        self.patience.client_ready()
         if self._connection is not None:
             self._connection.resume()
 
@@ -236,7 +246,7 @@ class Exchange:
             if self._connection is not None and answer is not None:
                 self._gateway.router.blame(answer.upstream, "did not begin to answer in time", rest=False)
             self.refuse(problems.first_byte_late(self._route.model, settings.first_byte))
-        elif self._patience.client_is_full:
+        elif self.patience.client_is_full:
             self._end(Outcome.CANCELLED, CANCELLED)
             self.client.abort()
         else:
@@ -256,7 +266,7 @@ class Exchange:
         self._over = True
         gateway, model = self._gateway, self._route.model
         gateway.exchanges.discard(self)
-        self._patience.stop()
+        self.patience.stop()
         if self._task is not None:
             self._task.cancel()
         if self._connection is not None:

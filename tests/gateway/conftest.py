@@ -58,8 +58,8 @@ class House:
     def publish(self, *upstreams: Upstream, **more: Any) -> None:
         self.routes.publish(table(*upstreams, **more))
 
-    async def raw(self, key: str | None = "sk-test") -> Raw:
-        raw = await Raw.open(self.port, key=key)
+    async def raw(self, key: str | None = "sk-test", buffer: int = 0) -> Raw:
+        raw = await Raw.open(self.port, key=key, buffer=buffer)
         self.raws.append(raw)
         return raw
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,8 +39,14 @@ class Raw:
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    async def open(cls, port: int, *, key: str | None = "sk-test", limit: int = 1 << 20) -> Raw:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
+    async def open(cls, port: int, *, key: str | None = "sk-test", buffer: int = 0) -> Raw:
+        """`buffer` bytes are what the kernel takes in for a client that does not read; 0 leaves that to the kernel."""
+        sock = socket.socket()
+        sock.setblocking(False)
+        if buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 20)
         return cls(reader, writer, {"authorization": f"Bearer {key}"} if key is not None else {})
 
     def head(self, method: str, path: str, length: int | None, **headers: str) -> bytes:
@@ -69,8 +76,7 @@ class Raw:
     async def _answer(self) -> Answer:
         answer = await self.answer_head()
         if answer.headers.get("transfer-encoding") == "chunked":
-            async for piece in self.chunks():
-                answer.body += piece
+            answer.body = b"".join([piece async for piece in self.chunks()])
             answer.whole = self.ended
         elif "content-length" in answer.headers:
             length = int(answer.headers["content-length"])

@@ -109,6 +109,28 @@ async def test_a_connection_that_died_while_idle_costs_nobody_anything(house, fa
     assert home.traffic.inflight == {}
 
 
+async def test_a_request_that_kills_engines_is_not_handed_round_on_kept_connections_either(house, fake) -> None:
+    """Each engine answers once, then dies of the next request and listens no more."""
+
+    async def mortal(engine, reader, writer, request) -> bool:
+        if b"deadly" in request.body:
+            engine._server.close()
+            return False
+        writer.write(plain({"ok": True}))
+        return True
+
+    engines = [await fake(mortal, f"f{n}") for n in range(4)]
+    home = await house(*(engine.upstream for engine in engines))
+    for _ in engines:
+        assert (await home.ask(ask())).status == 200
+    assert len(home.gateway.pool) == 4
+    answer = await home.ask(ask(word="deadly"))
+    assert answer.status == 502
+    assert sum(b"deadly" in request.body for engine in engines for request in engine.requests) == 2
+    assert (await home.ask(ask())).status == 200
+    assert home.traffic.inflight == {}
+
+
 async def test_engines_may_close_idle_connections(house, fake) -> None:
     async def close_after(engine, reader, writer, request) -> bool:
         writer.write(plain({"ok": True}))

@@ -7,16 +7,16 @@ import resource
 
 import pytest
 
-from .conftest import eventually, until
+from .conftest import House, eventually, until
 from .engines import Fake, plain
 from .raw import Raw, ask
 
 ENDLESS = {"max_tokens": 10_000_000}
 
 
-async def unread(house, **settings) -> Raw:
+async def unread(home: House) -> Raw:
     """A client with a small receive buffer that sends a request and then reads nothing."""
-    raw = await house.raw()
+    raw = await home.raw(buffer=512 << 10)
     raw.writer.transport.pause_reading()
     return raw
 
@@ -46,18 +46,18 @@ async def test_the_engine_waits_and_goes_on(house, sim) -> None:
     engine = sim()
     home = await house(engine.upstream, idle=5.0)
     raw = await unread(home)
-    raw.send(ask(stream=True, max_tokens=60_000))
+    raw.send(ask(stream=True, max_tokens=120_000))
 
     async def stands_still() -> bool:
         first = (await engine.stats())["tokens"]
         await asyncio.sleep(0.05)
-        return 0 < first == (await engine.stats())["tokens"] < 60_000
+        return 0 < first == (await engine.stats())["tokens"] < 120_000
 
     await eventually(stands_still)
     raw.writer.transport.resume_reading()
     answer = await raw.answer()
     assert answer.whole
-    assert answer.body.count(b'"content":') == 60_000
+    assert answer.body.count(b'"content":') == 120_000
     assert answer.body.endswith(b"[DONE]\n\n")
     assert home.failures == []
 

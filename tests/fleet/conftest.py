@@ -55,13 +55,6 @@ def machines(fleet: Fleet) -> Iterator[list[Machine]]:
         machine.shell(f"printf %s '{key}' > /root/.ssh/authorized_keys")
 
 
-@pytest.fixture(scope="session")
-def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One mirror for all tests: what is fetched is fetched once."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache) / "llmgw" / "mirror"
-
-
 @pytest.fixture
 def plane(fleet: Fleet, tmp_path: Path, mirror: Path) -> Iterator[Plane]:
     """A control plane with the simulated engine, not started yet."""

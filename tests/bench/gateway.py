@@ -7,8 +7,6 @@ median is shown with its ratio to vllm-router and nginx of the same run.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -16,13 +14,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 
 from tests.bench import proxies
 from tests.bench.proxies import KEY, Missing, Proxy
 
-REPORT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 Start = Callable[[int, Path], AbstractContextManager[Proxy]]
 
 
@@ -69,7 +65,8 @@ def measure(start: Start, engine: int, plan: Plan, result: Result) -> None:
         result.first_ms.append(load("first", proxy, plan, 200)["p50"] * 1e3)
 
 
-def run(plan: Plan, *, only: Sequence[str] = ("",), write: bool = True) -> int:
+def run(plan: Plan, *, only: Sequence[str] = ("",)) -> str:
+    """The report's section."""
     chosen = [start for start in proxies.PROXIES if any(word in start.__name__ for word in only)]
     results = {start: Result(start.__name__) for start in chosen}
     with proxies.engine() as engine:
@@ -80,11 +77,7 @@ def run(plan: Plan, *, only: Sequence[str] = ("",), write: bool = True) -> int:
                     measure(start, engine, plan, result)
                 except Missing as exc:
                     result.missing = str(exc)
-    text = table(list(results.values()), plan)
-    print(text)
-    if write:
-        REPORT.write_text(report(text, plan))
-    return 0
+    return section(table(list(results.values()), plan), plan)
 
 
 def table(results: list[Result], plan: Plan) -> str:
@@ -121,14 +114,8 @@ def _streams(count: int) -> str:
     return "1 stream" if count == 1 else f"{count} streams"
 
 
-def report(text: str, plan: Plan) -> str:
-    where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return f"""# Benchmarks
-
-Written by `make bench`. Absolute figures depend on the machine and its mood; the ratios, taken in one run, are what
-counts.
-
-## The gateway
+def section(text: str, plan: Plan) -> str:
+    return f"""## The gateway
 
 CPU time of the proxy's own processes, user and system, all threads; median of {plan.rounds} rounds of
 {plan.seconds:g} s. Everything runs on one machine in front of the same engine, which answers at once. A request is a
@@ -138,6 +125,4 @@ idle proxy. llmgw checks an API key, picks a replica and counts usage for every 
 the engine is reached through a direct-tcpip channel of one connection to the embedded SSH server in another process.
 
 {text}
-
-{date.today().isoformat()}, {where}.
 """

@@ -8,6 +8,7 @@ ARGS ?=
 # The environment: with uv where it is present, else with venv and pip.
 env: .venv/.ready
 .venv/.ready: pyproject.toml
+	@echo "Setting up .venv, once …" >&2
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv -q --allow-existing .venv && uv pip install -q --python $(PY) -e . --group dev; \
 	else \

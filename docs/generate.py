@@ -22,7 +22,9 @@ def cli() -> str:
     lines = [HEAD.format(source="the commands"), "# Every command\n"]
 
     def walk(command: click.Command, path: str, parent: click.Context | None) -> None:
-        context = click.Context(command, info_name=path.split()[-1], parent=parent, max_content_width=100)
+        context = click.Context(
+            command, info_name=path.split()[-1], parent=parent, max_content_width=100, **command.context_settings
+        )
         level = "##" if " " not in path else "###"
         lines.append(f"\n{level} {path}\n\n```\n{command.get_help(context)}\n```\n")
         if isinstance(command, click.Group):
@@ -43,6 +45,16 @@ def configuration() -> str:
         + "Environment: `LLMGW_HOME` (`/var/lib/llmgw` for root, else `~/.local/state/llmgw`), `LLMGW_CONFIG`,\n"
         + "`LLMGW_ADMIN_URL` and `LLMGW_ADMIN_TOKEN` (a control plane elsewhere), `LLMGW_API_KEY` (for `llmgw chat`),\n"
         + "`NO_COLOR`.\n"
+    )
+
+
+def models() -> str:
+    example = (TOP / "llmgw/config/example-model.yaml").read_text()
+    return (
+        HEAD.format(source="llmgw/config/example-model.yaml")
+        + f"# A catalog entry\n\n```yaml\n{example}```\n\n"
+        + "`llmgw model add FILE --wait` adds it or changes the one of that name; `llmgw ctl models` shows it. The\n"
+        + "simulated engine's knobs (speed, load time, faults) are in `remote_scripts/sim_engine.py --help`.\n"
     )
 
 
@@ -86,6 +98,7 @@ def schema() -> str:
 GENERATED = {
     "docs/cli.md": cli,
     "docs/configuration.md": configuration,
+    "docs/models.md": models,
     "docs/errors.md": errors,
     "docs/openapi.json": openapi,
     "state/schema.sql": schema,

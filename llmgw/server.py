@@ -70,6 +70,7 @@ class ControlPlane:
         self._stack = contextlib.AsyncExitStack()
         self.gateway_server: GatewayServer | None = None
         self.admin_port: int | None = None
+        self._gateway: Gateway | None = None
 
     async def start(self, *, wait: float = 0.0) -> None:
         """Raises Refused when the lease or a port is held; whatever was begun is undone then."""
@@ -89,6 +90,25 @@ class ControlPlane:
                     if all(node.id in self.world.looked_at for node in waiting):
                         return
                     await self.world.changed.changed()
+
+    def last_words(self) -> str:
+        """What a stop waits for."""
+        waiting = len(self._gateway.exchanges) if self._gateway is not None else 0
+        if not waiting:
+            return "Stopping."
+        open_ones = "1 request is open" if waiting == 1 else f"{waiting} requests are open"
+        limit = f"{self.settings.gateway.drain:g} s"
+        return f"Stopping: {open_ones} and may end within {limit}; Ctrl-C again ends them now."
+
+    def hurry(self) -> None:
+        """Ends open requests now; their clients are told."""
+        if self._gateway is not None:
+            self._gateway.hurry()
+
+    async def engines(self) -> int:
+        """How many engines of ours run as far as is known."""
+        snapshot = await self.world.snapshot()
+        return sum(replica.lead.process is not None and not replica.state.over for replica in snapshot.replicas)
 
     async def stop(self) -> None:
         """No new requests, open ones end, loops stop, links close, the lease goes last. Engines are left alone."""
@@ -133,6 +153,7 @@ class ControlPlane:
             clock=clock,
             version=__version__,
         )
+        self._gateway = gateway
         audit = Audit(world)
         connect, act = Connect(world), Act(world)
         observe = Observe(world)
@@ -229,16 +250,25 @@ class ControlPlane:
 
 
 async def run(
-    home: Home, settings: Settings, ready: Callable[[ControlPlane], Awaitable[None]], *, standby: bool = False
+    home: Home,
+    settings: Settings,
+    ready: Callable[[ControlPlane], Awaitable[None]],
+    say: Callable[[str], None],
+    *,
+    standby: bool = False,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; a second signal ends it at once. `standby` waits for the lease without limit."""
+    """Serves until SIGTERM or SIGINT; a second signal ends open requests at once.
+
+    `ready` is called when it serves, `say` with what a person at the terminal should know when it ends. `standby` waits
+    for the lease without limit.
+    """
     plane = ControlPlane(home, settings, gateway=True, purpose="server run")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
         if stop.is_set():
-            raise SystemExit(130)
+            plane.hurry()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -252,9 +282,15 @@ async def run(
         gc.collect()
         gc.freeze()
         await stop.wait()
-        log.info("stopping: open requests may end, engines go on")
+        say(plane.last_words())
     finally:
+        engines = await plane.engines()
         await plane.stop()
+        say(
+            f"Stopped. {engines} engine{'s go' if engines != 1 else ' goes'} on running; the next start adopts them."
+            if engines
+            else "Stopped."
+        )
 
 
 def _raise_file_limit() -> None:

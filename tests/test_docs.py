@@ -13,6 +13,8 @@ import yaml
 from llmgw.cli.main import cli
 from llmgw.config.load import parse
 from llmgw.config.settings import Settings
+from llmgw.loops.catalog import check_entry
+from llmgw.model.catalog import Model, Profile
 
 TOP = Path(__file__).resolve().parent.parent
 PAGES = [*TOP.glob("*.md"), *(TOP / "docs").glob("*.md"), TOP / "remote_scripts/README.md", TOP / "state/README.md"]
@@ -44,6 +46,19 @@ def test_the_example_configuration_is_every_option_with_its_default():
 
     known = keys(Settings().model_dump(mode="json"))
     assert keys(yaml.safe_load(text)) == known
+
+
+def test_the_example_entry_is_every_key_with_its_default():
+    text = (TOP / "llmgw/config/example-model.yaml").read_text()
+    entry = parse(text, Model, "example-model.yaml")
+    check_entry(entry)
+    given = yaml.safe_load(text)
+    # What an entry may hold and this version refuses is not advertised: scaling by load, profiles over several nodes.
+    assert set(given) == set(Model.model_fields)
+    assert set(given["profiles"][0]) == set(Profile.model_fields) - {"nodes"}
+    defaults = Model(name="x", source="sim:", profiles=(Profile(name="p", engine="sim"),))
+    for key in set(given) - {"name", "aliases", "source", "profiles", "context_length", "scaling"}:
+        assert getattr(entry, key) == getattr(defaults, key), key
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -39,7 +39,8 @@ def app(control: Control, feed: Feed, *, metrics: Metrics, token: Secret | None)
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), token.reveal().encode()):
             raise Unauthorized(
-                "The admin token is missing or wrong.", fix="Send `Authorization: Bearer …` with admin.token's content."
+                "The admin token is missing or wrong.",
+                fix="Set LLMGW_ADMIN_TOKEN to what LLMGW_HOME/admin.token holds, or send it as a bearer token.",
             )
 
     def route(endpoint: Endpoint) -> Route:

@@ -64,7 +64,7 @@ class AdminClient:
         query: dict[str, Any] | None = None,
     ) -> R:
         """Raises the error that the control plane answered with; Unreachable when none answers."""
-        params = {name: str(value) for name, value in (query or {}).items() if value not in (None, False)}
+        params = {name: str(value) for name, value in (query or {}).items() if value is not None and value is not False}
         data = body.model_dump_json(by_alias=True).encode() if body is not None else None
         try:
             async with self._session.request(method, f"{self._base}/api/v1{path}", params=params, data=data) as answer:
@@ -99,11 +99,11 @@ class AdminClient:
             raise self._unreachable(exc) from None
 
     def _unreachable(self, exc: BaseException) -> Unreachable:
-        return Unreachable(
-            f"The control plane does not answer at {self._where}: {exc or type(exc).__name__}.",
-            fix="Start it with `llmgw server run`, or set LLMGW_HOME or LLMGW_ADMIN_URL to where it runs.",
-            code="no_server",
-        )
+        fix = "Start it with `llmgw server run`, or set LLMGW_HOME or LLMGW_ADMIN_URL to where it runs."
+        if self._where == str(self.home.socket) and not self.home.socket.exists():
+            return Unreachable(f"No control plane runs in {self.home.path}.", fix=fix, code="no_server")
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc) or type(exc).__name__
+        return Unreachable(f"The control plane does not answer at {self._where}: {why}.", fix=fix, code="no_server")
 
 
 def part(name: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import sys
+from collections.abc import Coroutine
 from typing import Any
 
 import aiohttp
@@ -23,7 +26,7 @@ from llmgw.model.requests import Whoami
 @click.option("--temperature", type=float)
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as one JSON object.")
 def chat(model: str, prompt: str | None, **options: Any) -> None:
-    """Ask MODEL one PROMPT, or talk with it. The API key is taken from LLMGW_API_KEY."""
+    """Ask MODEL one PROMPT, or talk with it until Ctrl-D. The API key is taken from LLMGW_API_KEY."""
     session.run(_chat(model, prompt, options))
 
 
@@ -39,11 +42,26 @@ async def _chat(model: str, prompt: str | None, options: dict[str, Any]) -> None
             if prompt.strip() in ("/exit", "/quit"):
                 return
         messages.append({"role": "user", "content": prompt})
-        answer = await _ask(url, model, messages, options)
-        messages.append({"role": "assistant", "content": answer})
         if once:
+            await _ask(url, model, messages, options)
             return
+        answer = await _interruptible(_ask(url, model, messages, options))
+        messages.append({"role": "assistant", "content": answer})
         prompt = None
+
+
+async def _interruptible(asking: Coroutine[Any, Any, str]) -> str:
+    """Ctrl-C ends the answer, not the talk."""
+    task = asyncio.ensure_future(asking)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        click.echo(" …")
+        return ""
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
 async def _endpoint() -> str:
@@ -78,7 +96,7 @@ async def _ask(url: str, model: str, messages: list[dict[str, str]], options: di
                 return str(reply["choices"][0]["message"]["content"])
             return await _print(answer)
     except aiohttp.ClientError as exc:
-        raise Unreachable(f"{url} does not answer: {exc}.", fix="Is `llmgw server run` running?") from None
+        raise Unreachable(_broken(url, exc), fix="Is `llmgw server run` running?") from None
 
 
 async def _print(answer: aiohttp.ClientResponse) -> str:
@@ -96,6 +114,13 @@ async def _print(answer: aiohttp.ClientResponse) -> str:
                 click.echo(piece, nl=False)
     click.echo()
     return "".join(said)
+
+
+def _broken(url: str, exc: aiohttp.ClientError) -> str:
+    if isinstance(exc, aiohttp.ClientPayloadError):
+        return "The answer broke off: the endpoint closed the connection."
+    why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+    return f"{url} does not answer: {why}."
 
 
 def _error(status: int, text: str) -> LlmgwError:

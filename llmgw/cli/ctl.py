@@ -185,15 +185,17 @@ async def _until_drained(client: Any, node: str, timeout: float) -> None:
             if detail.node.drain is DrainState.DRAINED:
                 return
             snapshot = await client.get("/snapshot", Snapshot)
-            waiting = next((one.reason for one in snapshot.status if "finds no node" in one.reason), "")
+            waiting = next((one.reason for one in snapshot.status if one.nowhere), "")
             if waiting and waiting != last:
                 click.echo(clean(f"waiting: {waiting}"), err=True)
             last = waiting
             if detail.node.drain is DrainState.NONE:
                 raise TimedOut(f"The drain of {node} was ended by somebody.")
             if time.monotonic() > end:
+                why = f": {waiting}" if waiting else ""
                 raise TimedOut(
-                    f"{node} is not drained after {timeout:g} s. {waiting}", fix="It goes on; see ctl events."
+                    f"{node} is not drained after {timeout:g} s{why}.",
+                    fix=f"The drain goes on; `llmgw ctl undrain {node}` ends it.",
                 )
             await asyncio.sleep(0.3)
     finally:

@@ -28,7 +28,7 @@ from llmgw.errors import LlmgwError, TimedOut
 from llmgw.model.catalog import Model, Profile
 from llmgw.model.node import Address, NodeOptions
 from llmgw.model.replica import Replica
-from llmgw.model.requests import Join, MadeKey, NewKey, Removal, Said
+from llmgw.model.requests import Join, KeyList, MadeKey, NewKey, Removal, Said
 from llmgw.model.snapshot import Snapshot
 
 MODEL = Model(
@@ -77,21 +77,22 @@ async def _demo(once: bool, stop: bool, port: int | None) -> None:
     )
     async with _plane(home, settings) as (client, endpoint):
         if not stop:
-            await _tell("home", str(place))
+            await _tell("home", f"LLMGW_HOME={home.path}")
             node, key = await _serve(client, place / "root")
             answer = await _ask(endpoint, key, show=not once)
             if once:
                 snapshot = await client.get("/snapshot", Snapshot)
                 click.echo(json.dumps(_result(answer, node, snapshot.replicas), ensure_ascii=False, indent=2))
             else:
-                _invite(endpoint, key)
+                _invite(endpoint, key, home)
                 await _until_interrupted()
         if once or stop:
             await _clean_up(client)
     if once or stop:
         shutil.rmtree(place)
+        say(f"The engine is stopped and {place} is removed; what was downloaded stays in {_cache() / 'mirror'}.")
     else:
-        say("The engine goes on running and is adopted by the next demo; `llmgw demo --stop` ends it.")
+        say("The engine goes on running and is adopted by the next demo; `make demo ARGS=--stop` ends it.")
 
 
 @contextlib.asynccontextmanager
@@ -117,7 +118,11 @@ async def _serve(client: AdminClient, root: Path) -> tuple[str, str]:
     node = await join_and_follow(client, Join(address=address, options=NodeOptions(root=str(root))), _tell, LIMIT)
     await client.post("/models", Said, MODEL)
     await ready(client, MODEL.name, LIMIT)
-    made = await client.post("/keys", MadeKey, NewKey(name=f"demo-{os.getpid()}-{int(time.time())}"))
+    known = await client.get("/keys", KeyList)
+    for old in known.keys:
+        if old.revoked_at is None:
+            await client.delete(f"/keys/{part(old.name)}", Said)
+    made = await client.post("/keys", MadeKey, NewKey(name=f"demo-{len(known.keys) + 1}"))
     return node, made.secret
 
 
@@ -175,11 +180,12 @@ def _result(answer: dict[str, Any], node: str, replicas: tuple[Replica, ...]) ->
     }
 
 
-def _invite(endpoint: str, key: str) -> None:
+def _invite(endpoint: str, key: str, home: Home) -> None:
     click.echo(
-        f"\nThe endpoint is up; Ctrl-C ends it. Ask it something:\n\n"
+        f"\nThe endpoint is up until Ctrl-C. Ask it something:\n\n"
         f"curl {endpoint}/chat/completions -H 'authorization: Bearer {key}' -H 'content-type: application/json' \\\n"
         f'  -d \'{{"model": "{MODEL.aliases[0]}", "messages": [{{"role": "user", "content": "Hello!"}}]}}\'\n'
+        f"\nLook at it from another shell: LLMGW_HOME={home.path} .venv/bin/llmgw tui\n"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from pathlib import Path
 
@@ -14,10 +15,14 @@ from llmgw.cli import session
 from llmgw.cli.ctl import show_models
 from llmgw.cli.output import confirm, show_json
 from llmgw.config.load import load
-from llmgw.errors import TimedOut
+from llmgw.errors import LlmgwError, TimedOut
 from llmgw.model.catalog import Model
 from llmgw.model.requests import Said
 from llmgw.model.snapshot import ModelStatus, Snapshot
+
+STILL = 10.0
+"""Seconds without news after which the waiting says what may be done about it."""
+FINAL = "its weights cannot be had"
 
 
 @click.group()
@@ -48,7 +53,7 @@ async def _add(entry: Model, wait: bool, timeout: float, as_json: bool) -> None:
 
 async def ready(client: AdminClient, name: str, timeout: float) -> ModelStatus:
     """Waits until a model is ready, telling what it waits for. Raises TimedOut with the last reason."""
-    end, told = time.monotonic() + timeout, ""
+    end, told, since = time.monotonic() + timeout, "", time.monotonic()
     while True:
         snapshot = await client.get("/snapshot", Snapshot)
         status = next((one for one in snapshot.status if one.model == name), None)
@@ -57,7 +62,12 @@ async def ready(client: AdminClient, name: str, timeout: float) -> ModelStatus:
         words = f"{status.state}: {status.reason}" if status else "waiting"
         if words != told:
             click.echo(clean(f"{name}  {words}"), err=True)
-            told = words
+            told, since = words, time.monotonic()
+        elif time.monotonic() - since > STILL:
+            click.echo(f"{name}  still so; Ctrl-C ends the waiting, the entry stays in the catalog", err=True)
+            since = math.inf
+        if status is not None and status.reason.startswith(FINAL):
+            raise LlmgwError(f"{name}: {status.reason}", fix="Correct the entry and add it again.", code="no_weights")
         if time.monotonic() > end:
             raise TimedOut(f"{name} was not ready within {timeout:g} s ({words}).", fix="See `llmgw ctl events`.")
         await asyncio.sleep(0.25)

@@ -141,7 +141,7 @@ async def _contact(client: AdminClient, me: Whoami, host: str, options: dict[str
 
     async def ask(name: str, key: str, fingerprint: str) -> bool:
         if options["accept_new"] or (not sys.stdin.isatty() and settings.ssh.new_hosts == "pin"):
-            await tell("reach", f"host key {fingerprint} of {name} is new and is pinned now")
+            await tell("reach", f"host key {fingerprint} of {name} is not known yet and will be pinned")
             return True
         if not sys.stdin.isatty():
             raise Refused(

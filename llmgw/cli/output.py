@@ -80,5 +80,5 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Add --yes to do it without being asked.")
+        raise click.UsageError(f"{question} Nobody can be asked here: add --yes to do it.")
     click.confirm(question, abort=True, err=True)

@@ -39,7 +39,7 @@ def run(config: str | None, standby: bool, verbose: bool) -> None:
             say(f"  admin      http://127.0.0.1:{plane.admin_port}  (token in {home.token})")
         say("  next       llmgw node add HOST · llmgw model add FILE · llmgw key create NAME")
 
-    session.run(wiring.run(home, settings, ready, standby=standby))
+    session.run(wiring.run(home, settings, ready, say, standby=standby))
 
 
 def set_up_log(verbose: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from llmgw.admin.client import AdminClient
 from llmgw.config.home import Home, find_home
 from llmgw.config.load import load_settings
-from llmgw.errors import Unreachable
+from llmgw.errors import Unreachable, UsageError
 from llmgw.model.requests import Whoami
 
 SETTLE_LIMIT = 20.0
@@ -32,6 +32,13 @@ def home() -> Home:
     return found
 
 
+def _admin_url() -> str | None:
+    url = os.environ.get("LLMGW_ADMIN_URL")
+    if url and not url.startswith(("http://", "https://")):
+        raise UsageError(f"LLMGW_ADMIN_URL is {url!r}.", fix=f"It begins with http:// or https://: http://{url}")
+    return url or None
+
+
 async def running(client: AdminClient) -> bool:
     """Whether a control plane answers."""
     if not os.environ.get("LLMGW_ADMIN_URL") and not client.home.socket.exists():
@@ -46,7 +53,7 @@ async def running(client: AdminClient) -> bool:
 @contextlib.asynccontextmanager
 async def reading() -> AsyncIterator[AdminClient]:
     """For commands that look, or that only make sense with a server running. Raises Unreachable without one."""
-    client = AdminClient(home(), url=os.environ.get("LLMGW_ADMIN_URL"))
+    client = AdminClient(home(), url=_admin_url())
     try:
         yield client
     finally:
@@ -62,7 +69,7 @@ async def acting(purpose: str) -> AsyncIterator[AdminClient]:
     from llmgw.server import ControlPlane
 
     place = home()
-    client = AdminClient(place, url=os.environ.get("LLMGW_ADMIN_URL"))
+    client = AdminClient(place, url=_admin_url())
     try:
         if await running(client):
             yield client

@@ -26,7 +26,7 @@ class Nowhere:
 
     @property
     def reason(self) -> str:
-        """`gpu01: cordoned; gpu02: needs 9.0 GiB of memory, 2.1 GiB of 7.8 GiB are free`."""
+        """`gpu01 is cordoned; gpu02 needs 9.0 GiB of memory, 2.1 GiB of 7.8 GiB are free`."""
         if not self.refusals:
             return "there is no node"
         seen = dict.fromkeys(f"{refusal.node} {refusal.reason}" for refusal in self.refusals)

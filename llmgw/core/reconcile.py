@@ -269,7 +269,9 @@ def _status(model: Model, buckets: _Buckets, want: int, nowhere: str) -> ModelSt
         waiting = next((replica for replica in everyone if replica.state is not ReplicaState.READY), None)
         if waiting is not None:
             state = "degraded" if ready else "loading"
-            reason = f"{waiting.state} on {waiting.lead.node}" + (f": {waiting.reason}" if waiting.reason else "")
+            name = "a replica" if waiting.id.startswith("~") else waiting.id
+            reason = f"{name} is {waiting.state} on {waiting.lead.node}"
+            reason += f" ({waiting.reason})" if waiting.reason else ""
             if waiting.state is ReplicaState.FAILED and not ready:
                 state = "degraded"
         elif nowhere.startswith("fetching"):
@@ -280,8 +282,9 @@ def _status(model: Model, buckets: _Buckets, want: int, nowhere: str) -> ModelSt
             replica, why = buckets.absent[0]
             state, reason = ("degraded" if ready else "unplaceable"), f"{replica.lead.node}: {why}"
     elif nowhere:
-        reason = f"a replacement finds no node: {nowhere}"
-    return ModelStatus(model=model.name, state=state, reason=reason, ready=ready, wanted=want)
+        reason = f"a replacement finds no node ({nowhere})"
+    stuck = bool(nowhere) and not nowhere.startswith("fetching")
+    return ModelStatus(model=model.name, state=state, reason=reason, ready=ready, wanted=want, nowhere=stuck)
 
 
 def _imagined(action: Place, now: float, index: int) -> Replica:

@@ -20,6 +20,7 @@ from llmgw.store.db import Tx
 def check_entry(model: Model) -> None:
     """What no node could make work is refused before it is in the catalog."""
     sources.parse(model.source)
+    _check_promises(model)
     for profile in model.profiles:
         engine = engines().get(profile.engine)
         if engine is None:
@@ -38,11 +39,30 @@ def check_entry(model: Model) -> None:
             raise UsageError(f"{model.name}: profile {profile.name}: {reason}.")
 
 
+def _check_promises(model: Model) -> None:
+    """What an entry may say and this version does not do yet is refused: an option that is ignored is a lie."""
+    if model.routing != "least-loaded":
+        raise UsageError(
+            f"{model.name}: routing: {model.routing} is not there yet.",
+            fix="Leave it away: requests go to the replica with the least to do.",
+        )
+    asked = sorted(model.scaling.model_fields_set - {"min"})
+    if asked:
+        raise UsageError(
+            f"{model.name}: scaling.{asked[0]}: scaling by load is not there yet.",
+            fix="Give `min` alone: so many replicas are kept.",
+        )
+
+
 def not_found(kind: str, name: str, known: Iterable[str]) -> NotFound:
     """With the nearest names."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)[:5]
-    hint = f"Did you mean {', '.join(near)}?" if near else f"There is no {kind} yet."
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    hint = f"There is no {kind} yet."
+    if near:
+        hint = f"Did you mean {', '.join(near)}?"
+    elif known:
+        hint = f"There are: {', '.join(sorted(known)[:8])}."
     return NotFound(f"There is no {kind} {name!r}.", fix=hint)
 
 

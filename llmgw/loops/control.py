@@ -110,7 +110,7 @@ class Control:
         await self._wish(
             name,
             "drain",
-            f"the drain of {name} has ended" + ("; it was cordoned before and stays so" if cordoned else ""),
+            f"the drain of {name} was given up" + ("; it was cordoned before and stays so" if cordoned else ""),
             drain=DrainState.NONE,
             cordoned=cordoned,
             cordoned_before_drain=False,

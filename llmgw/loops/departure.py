@@ -32,7 +32,7 @@ async def emptied(world: World, name: str, *, force: bool, timeout: float) -> No
             return
         now = world.clock.monotonic()
         models = {replica.model for replica in there}
-        stuck = [one for one in snapshot.status if "finds no node" in one.reason or one.state == "unplaceable"]
+        stuck = [one for one in snapshot.status if one.nowhere]
         mine = [one for one in stuck if one.model in models]
         stuck_since = (stuck_since or now) if mine and not force else None
         if stuck_since is not None and now - stuck_since > STUCK_AFTER:
@@ -64,6 +64,6 @@ async def depart(world: World, node: Node, *, purge: bool, public_key: str) -> R
     for memory in (world.probes, world.unclaimed):
         memory.pop(node.id, None)
     world.touch()
-    world.hint("connect")
+    world.hint("connect", "reconcile")
     how = f"; {len(removed)} paths were deleted there, {len(left)} are left" if purge else ""
     return Removal(message=f"{node.id} is removed{how}.", removed=removed, left=left)

@@ -37,6 +37,8 @@ class ModelStatus(Record):
     reason: str = ""
     ready: int = 0
     wanted: int = 0
+    nowhere: bool = False
+    """A replica that is wanted, or a replacement, finds no node."""
 
 
 class Snapshot(Record):

@@ -67,6 +67,11 @@ def test_configuration_that_cannot_be_read(llmgw: Run, tmp_path: Path):
         ("name: a\nsource: 'sim:'\ntask: rerank\nprofiles: [{name: a, engine: sim}]\n", "sim does not do rerank"),
         ("name: a\nsource: 'sim:'\nprofiles: [{name: a, engine: sim, args: [--port, 1]}]\n", "set by llmgw itself"),
         ("name: a\nsource: 'sim:'\nscaling: {min: 3, max: 1}\nprofiles: [{name: a, engine: sim}]\n", "below min"),
+        (
+            "name: a\nsource: 'sim:'\nrouting: prefix\nprofiles: [{name: a, engine: sim}]\n",
+            "routing: prefix is",
+        ),
+        ("name: a\nsource: 'sim:'\nscaling: {max: 3}\nprofiles: [{name: a, engine: sim}]\n", "scaling.max: scaling by"),
         ("name: a\nsource: 'sim:'\nprofile: []\nprofiles: [{name: a, engine: sim}]\n", "Did you mean 'profiles'"),
     ],
 )

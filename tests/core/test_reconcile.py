@@ -259,7 +259,7 @@ def test_a_drain_that_finds_no_other_node_stops_nothing_and_says_so() -> None:
     there = (replica(M, "m-1"),)
     assert decide(*nodes, models=(M,), replicas=there) == []
     state, reason = status(*nodes, models=(M,), replicas=there)
-    assert (state, reason) == ("ready", "a replacement finds no node: n1 is being drained")
+    assert (state, reason) == ("ready", "a replacement finds no node (n1 is being drained)")
 
 
 @pytest.mark.parametrize(
@@ -349,17 +349,17 @@ def test_a_node_that_is_not_being_drained_is_not_marked() -> None:
     [
         (model(want=0), (), ("stopped", "")),
         (M, (replica(M, "m-1"),), ("ready", "")),
-        (M, (replica(M, "m-1", state=S.LOADING, reason="pid 7"),), ("loading", "loading on n1: pid 7")),
-        (M, (replica(M, "m-1", state=S.FETCHING),), ("loading", "fetching on n1")),
+        (M, (replica(M, "m-1", state=S.LOADING, reason="pid 7"),), ("loading", "m-1 is loading on n1 (pid 7)")),
+        (M, (replica(M, "m-1", state=S.FETCHING),), ("loading", "m-1 is fetching on n1")),
         (
             M,
             (replica(M, "m-1", state=S.FAILED, reason="boom", next_try_at=NOW + 9),),
-            ("degraded", "failed on n1: boom"),
+            ("degraded", "m-1 is failed on n1 (boom)"),
         ),
         (
             model(want=2),
             (replica(M, "m-1"), replica(M, "m-2", state=S.LOST, state_since=NOW)),
-            ("degraded", "lost on n1"),
+            ("degraded", "m-2 is lost on n1"),
         ),
     ],
 )

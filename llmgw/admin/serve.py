@@ -23,10 +23,16 @@ class Served:
         self.listener = listener
 
     async def stop(self) -> None:
+        """Ends at once, open event streams too: whoever follows one sees it break and asks again later."""
         self._server.should_exit = True
         self._server.force_exit = True
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
+        state = self._server.server_state
+        for task in list(state.tasks):
+            task.cancel()
+        for connection in list(state.connections):
+            connection.transport.abort()
         self.listener.close()
 
 

@@ -9,7 +9,7 @@ from llmgw.engines.registry import engines
 from llmgw.errors import NotFound, Refused, UsageError
 from llmgw.mirror import sources
 from llmgw.model import key as keys_model
-from llmgw.model.catalog import Model
+from llmgw.model.catalog import Model, Scaling
 from llmgw.model.event import Severity
 from llmgw.model.key import ApiKey
 from llmgw.model.secret import Secret
@@ -46,7 +46,8 @@ def _check_promises(model: Model) -> None:
             f"{model.name}: routing: {model.routing} is not there yet.",
             fix="Leave it away: requests go to the replica with the least to do.",
         )
-    asked = sorted(model.scaling.model_fields_set - {"min"})
+    plain = Scaling(min=model.scaling.min)
+    asked = [name for name, value in model.scaling if value != getattr(plain, name)]
     if asked:
         raise UsageError(
             f"{model.name}: scaling.{asked[0]}: scaling by load is not there yet.",

@@ -22,7 +22,7 @@ def llmgw(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_without_a_control_plane_it_says_what_to_start(tmp_path):
     ended = llmgw("tui", LLMGW_HOME=str(tmp_path))
     assert ended.returncode == 5
-    assert "does not answer" in ended.stderr
+    assert "No control plane runs in" in ended.stderr
     assert "llmgw server run" in ended.stderr
     assert ended.stdout == ""
 

@@ -27,6 +27,7 @@ class _Exchange(asyncio.Protocol):
     def __init__(self, request: bytes) -> None:
         self._request = request
         self._body = bytearray()
+        self._taken = 0
         self._parser = httptools.HttpResponseParser(self)
         self.transport: Any = None
         self.answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
@@ -36,6 +37,10 @@ class _Exchange(asyncio.Protocol):
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
+        self._taken += len(data)
+        if self._taken > MAX_ANSWER:
+            self._fail(BadReply("the engine's answer has no end"))
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as exc:
@@ -43,12 +48,11 @@ class _Exchange(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._body += body
-        if len(self._body) > MAX_ANSWER:
-            self._fail(BadReply("the engine's answer has no end"))
 
     def on_message_complete(self) -> None:
-        if not self.answer.done():
-            self.answer.set_result((self._parser.get_status_code(), bytes(self._body)))
+        status = self._parser.get_status_code()
+        if status >= 200 and not self.answer.done():  # 1xx: the answer itself is still to come
+            self.answer.set_result((status, bytes(self._body)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(BadReply("the engine closed the connection without an answer"))
@@ -91,7 +95,7 @@ async def prove(connect: Connect, task: Task, model: str, key: Secret, *, timeou
             reply = json.loads(body)
             if isinstance(reply, dict) and reply.get(asked.answered_by):
                 return
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
     raise BadReply(f"{asked.path} answered {status}: {body[:200].decode('utf-8', 'replace')}", status=status)
 

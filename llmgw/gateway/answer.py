@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from llmgw.gateway.upstream import Headers
+from llmgw.gateway.withhold import Withhold
 from llmgw.model.route import Upstream
 from llmgw.protocol.openai import is_json, read_usage
 from llmgw.protocol.sse import CONTENT_TYPE, error_event
@@ -31,7 +32,7 @@ class Answer:
 
     __slots__ = (
         "_before", "_events", "_exchange", "_held", "_length", "_lines", "_plain", "_request_id", "_size", "_streams",
-        "_tail", "begun", "spoke", "status", "upstream",
+        "_tail", "_withhold", "begun", "spoke", "status", "upstream",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, upstream: Upstream, request_id: bytes) -> None:
@@ -51,6 +52,7 @@ class Answer:
         self._size = 0
         self._events = 0
         self._before = self._tail = b""
+        self._withhold: Withhold | None = None
 
     def begin(self, status: int, headers: Headers) -> bool:
         self.status = status
@@ -75,6 +77,9 @@ class Answer:
                     self._plain = False
         if self._streams:  # so that no proxy on the way saves it up
             lines.append(b"cache-control: no-cache\r\nx-accel-buffering: no\r\n")
+            if self._exchange.hides_usage and self._plain:
+                self._withhold = Withhold()
+                self._length = None  # it will be shorter
         self._lines = b"".join(lines)
         return True
 
@@ -84,6 +89,8 @@ class Answer:
             self._hold(data, last)
             return
         self._note(data)
+        if self._withhold is not None:
+            data = self._withhold.feed(data, last)
         first, self.begun, self.spoke = not self.begun, True, True
         if first:
             exchange.began(more=not last)
@@ -93,7 +100,7 @@ class Answer:
             exchange.complete(self.upstream, self.status)
         if first:
             exchange.client.begin(self.status, self._lines, self._length, data, last)
-        else:
+        elif data or last:
             exchange.client.write(data, last)
 
     def lost(self, why: str, *, spoke: bool, stale: bool) -> None:
@@ -116,6 +123,8 @@ class Answer:
         """(prompt, completion): the engine's own count, or the number of streamed events."""
         if not 200 <= self.status < 300:
             return 0, 0
+        if self._withhold is not None and self._withhold.usage is not None:
+            return self._withhold.usage
         return read_usage((self._before + self._tail)[-USAGE_TAIL:]) or (0, self._events)
 
     def _note(self, data: bytes) -> None:

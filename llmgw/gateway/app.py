@@ -20,13 +20,17 @@ from llmgw.gateway.problems import Problem
 from llmgw.gateway.room import WaitingRoom
 from llmgw.gateway.router import Router
 from llmgw.gateway.usage import Usage
+from llmgw.model.catalog import Task
 from llmgw.model.holder import Published
 from llmgw.model.key import ApiKey
 from llmgw.model.route import KeyTable, Route, RouteTable, Traffic
-from llmgw.protocol.openai import BadBody, read_ask
+from llmgw.protocol.openai import EMBEDDINGS, BadBody, count_stream, read_ask
 
 MAX_BODIES = 32
 """So many request bodies of the largest size may be held in memory at the same time."""
+
+WRITING, EMBEDDING = (Task.CHAT, Task.COMPLETION), (Task.EMBED,)
+"""Tasks whose engines are started for the one and refuse the other."""
 
 
 class Gateway:
@@ -83,7 +87,13 @@ class Gateway:
             return problems.unknown_model(ask.model, self.names(visitor.key))
         if visitor.key is not None and not visitor.key.allows(route.model):
             return problems.not_allowed(visitor.key.name, ask.model)
-        return Exchange(self, client, visitor, path, body, route=route, model=ask.model)
+        embeds = path == EMBEDDINGS
+        if route.task in (WRITING if embeds else EMBEDDING):
+            return problems.wrong_task(ask.model, route.task, path)
+        hide = ask.uncounted and not embeds
+        if hide:
+            body = count_stream(body)
+        return Exchange(self, client, visitor, path, body, route=route, model=ask.model, hides_usage=hide)
 
     def models(self, key: ApiKey | None) -> Iterable[Route]:
         """Each model that the key may use, once, whatever its aliases."""
@@ -119,6 +129,13 @@ class Gateway:
                 for exchange in list(self.exchanges):
                     exchange.close()
         self.pool.close()
+
+    def hurry(self) -> None:
+        """Nobody waits any longer: every open request is told that the gateway shuts down, and cut. No replica is
+        blamed, whatever becomes of its connections afterwards. What is written leaves while the server stops."""
+        self.closing = True
+        for exchange in list(self.exchanges):
+            exchange.close()
 
     def one_less(self) -> None:
         """An exchange ended while the gateway is closing."""

@@ -36,13 +36,23 @@ CONNECT_WAIT = 15.0
 class Exchange:
     __slots__ = (
         "_answer", "_attempts", "_body", "_connection", "_gateway", "_loop", "_model", "_over", "_path", "_resent",
-        "_route", "_task", "_tried", "_upstream", "_visit", "client", "patience",
+        "_route", "_task", "_tried", "_upstream", "_visit", "client", "hides_usage", "patience",
     )  # fmt: skip
 
     def __init__(
-        self, gateway: Gateway, client: Client, visit: Visit, path: str, body: bytes, *, route: Route, model: str
+        self,
+        gateway: Gateway,
+        client: Client,
+        visit: Visit,
+        path: str,
+        body: bytes,
+        *,
+        route: Route,
+        model: str,
+        hides_usage: bool = False,
     ) -> None:
         self.client = client
+        self.hides_usage = hides_usage  # we asked the engine for it, the client did not
         self._gateway = gateway
         self._visit = visit
         self._path = path
@@ -119,7 +129,8 @@ class Exchange:
                 connection = await self._gateway.pool.open(upstream)
         except (LlmgwError, OSError) as exc:  # TimeoutError is an OSError
             self._task = None
-            self.attempt_failed(upstream, "cannot be reached", sent=False, detail=str(exc) or "no answer in time")
+            detail = problems.words(exc) or "no answer in time"
+            self.attempt_failed(upstream, "cannot be reached", sent=False, detail=detail)
         else:
             self._task = None
             self._send(upstream, connection)

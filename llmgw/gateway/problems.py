@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from llmgw.protocol.openai import BadBody, error_body
+from llmgw.model.catalog import Task
+from llmgw.protocol.openai import INFERENCE, MODELS, BadBody, error_body
 
 INVALID, AUTH, PERMISSION = "invalid_request_error", "authentication_error", "permission_error"
 RATE, SERVER = "rate_limit_error", "server_error"
 
 RETRY_SOON, RETRY_LATER = 1, 5
+KNOWN = (*sorted(INFERENCE), MODELS)
+
+_NUMBERS = re.compile(r"\[(?:Errno -?\d+|SSL[^\]]*)\] ?| ?\(_ssl\.c:\d+\)")
+
+
+def words(exc: Exception) -> str:
+    """What an exception says, without the numbers that only programmers look up."""
+    return _NUMBERS.sub("", str(exc))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +68,21 @@ def too_slow(seconds: float) -> Problem:
 
 
 def no_such_path(method: str, path: str) -> Problem:
-    return Problem(404, INVALID, "unknown_path", f"There is no {method} {path[:200]} here; see /v1/models.")
+    """Most come of a base URL without its /v1, or with two of them."""
+    wanted = "/v1/" + path[:200].removeprefix("/v1").removeprefix("/v1").strip("/")
+    near = wanted if wanted.startswith(f"{MODELS}/") else next(iter(get_close_matches(wanted, KNOWN, 1, 0.9)), None)
+    hint = f". Did you mean {near}?" if near else "; GET /v1/models lists the models."
+    return Problem(404, INVALID, "unknown_path", f"There is no {method} {path[:200]} here{hint}")
 
 
 def wrong_method(method: str, path: str, allowed: str) -> Problem:
     return Problem(405, INVALID, "wrong_method", f"The path {path[:200]} takes {allowed}, not {method}.")
+
+
+def wrong_task(model: str, task: Task, path: str) -> Problem:
+    what = f"{'an' if task[0] in 'aeiou' else 'a'} {task} model (task: {task})"
+    message = f"`{model}` is {what}; it does not do {path}. GET /v1/models tells each model's task."
+    return Problem(400, INVALID, "wrong_task", message, "model")
 
 
 def unknown_model(model: str, names: Iterable[str]) -> Problem:
@@ -83,10 +103,16 @@ def queue_full(model: str, waiting: int) -> Problem:
 
 
 def unavailable(model: str, reason: str, *, coming: bool) -> Problem:
-    """No replica can answer. `reason` is the route's own."""
-    code = "loading" if coming else "unavailable"
+    """No replica can answer. `reason` is the route's own.
+
+    Clients' libraries try again whatever we say, and the header makes them do it slowly; people are told to only when
+    it may help.
+    """
+    reason = reason.rstrip(". ")
     message = f"The model `{model}` has no replica that can answer" + (f": {reason}." if reason else ".")
-    return Problem(503, SERVER, code, f"{message} Try again.", None, RETRY_LATER)
+    if coming:
+        return Problem(503, SERVER, "loading", f"{message} Try again in a moment.", None, RETRY_LATER)
+    return Problem(503, SERVER, "unavailable", message, None, RETRY_LATER)
 
 
 def upstream_failed(model: str, why: str) -> Problem:

@@ -18,6 +18,7 @@ from llmgw.config.settings import TlsSettings
 from llmgw.errors import ConfigError, Refused, Unreachable, UsageError
 from llmgw.gateway.app import Gateway
 from llmgw.gateway.door import Door
+from llmgw.gateway.problems import words
 
 BACKLOG = 2048
 KEEP_ALIVE = 75
@@ -110,7 +111,7 @@ async def serve(gateway: Gateway, *, host: str, port: int, tls: TlsSettings | No
     try:
         config.load()
     except (OSError, ssl.SSLError) as exc:
-        message = f"tls: the certificate or key cannot be used: {exc}."
+        message = f"tls: the certificate or key cannot be used: {words(exc)}."
         raise ConfigError(message, fix="Check tls in llmgw.yaml.") from exc
     sockets = await _listen(host, port)
     server = Server(gateway, _Uvicorn(config), sockets)

@@ -1,6 +1,6 @@
 """OpenAI's HTTP API as far as a gateway must understand it: who is asked, what was used, what an error looks like.
 
-A request is decoded once, and only what routing needs; its bytes go on as they came.
+A request is decoded once, and only what routing needs; its bytes go on as they came, but for what `count_stream` adds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ class Ask(msgspec.Struct, frozen=True):
 
     model: str
     stream: bool | None = None
+    stream_options: msgspec.Raw = msgspec.Raw()
+    """As it stands in the body; empty where the client says nothing of it."""
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether a stream is asked for whose tokens an engine would not tell."""
+        return self.stream is True and not bytes(self.stream_options)
 
 
 class BadBody(Exception):
@@ -67,6 +74,11 @@ def rename(body: bytes, model: str) -> bytes:
     return msgspec.json.encode(fields)
 
 
+def count_stream(body: bytes) -> bytes:
+    """The same request with the engine's count as the last event. `body` is an object that was read, and not empty."""
+    return body[: body.rindex(b"}")] + b',"stream_options":{"include_usage":true}}'
+
+
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,12})')
 _COMPLETION = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,12})')
@@ -88,6 +100,22 @@ def read_usage(tail: bytes) -> tuple[int, int] | None:
             return int(prompt[1]), int(completion[1]) if completion else 0
         at = tail.rfind(b'"usage"', 0, at)
     return None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[msgspec.Raw]
+    usage: dict[str, msgspec.Raw]
+
+
+_chunk = msgspec.json.Decoder(_Chunk)
+
+
+def is_usage_alone(data: bytes) -> bool:
+    """Whether an event of a stream tells the usage and nothing that was generated: what `count_stream` asks for."""
+    try:
+        return not _chunk.decode(data).choices
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def error_body(message: str, kind: str, code: str | None, param: str | None = None) -> bytes:

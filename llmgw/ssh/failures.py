@@ -15,7 +15,9 @@ from llmgw.model.node import Address
 from llmgw.ssh.identity import Login, host_key_fingerprint
 
 _NO_ROUTE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
-_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_ERRNO = re.compile(r"\[Errno (-?\d+)\] ?")
+
+AGENT_WAIT = 0.5
 
 
 def clean(text: str, limit: int = 300) -> str:
@@ -76,7 +78,7 @@ def explain(
     `opened` names the encrypted keys whose passphrase was asked for: asyncssh opens them late and keeps silent about
     one that did not open.
     """
-    why = clean(str(exc)) or type(exc).__name__
+    why = clean(_ERRNO.sub("", str(exc))) or type(exc).__name__
     if isinstance(exc, LlmgwError):
         return exc
     if isinstance(exc, asyncssh.PermissionDenied):
@@ -124,12 +126,70 @@ def _not_ssh(address: Address, why: str) -> Unreachable:
 
 
 def _login_refused(address: Address, login: Login, why: str) -> Refused:
+    port = "" if address.port == 22 else f"-p {address.port} "
+    ask = f"Can `ssh {port}{address.user}@{address.config_host or address.host}` log in?"
+    tried = _tried(address, login)
+    if not tried:
+        return Refused(
+            f"{address} refused the login: there was nothing to try (no key, no agent with keys).",
+            fix=f"{ask} Name a key that can with `-i FILE`, or make one with ssh-keygen and put its public half into "
+            "~/.ssh/authorized_keys there.",
+            code="login_refused",
+        )
     return Refused(
-        f"{address} refused the login: tried {login.describe()}" + (f" ({why})" if why else "") + ".",
-        fix=f"Can `ssh {address.user}@{address.host}` log in? Put the key into ~/.ssh/authorized_keys there, "
-        "or name another user, identity or password.",
+        f"{address} refused the login: tried {tried}" + (f" ({why})" if why else "") + ".",
+        fix=f"{ask} Put the key into ~/.ssh/authorized_keys there, or name another key with `-i FILE`, or another "
+        "user as USER@HOST.",
         code="login_refused",
     )
+
+
+def _tried(address: Address, login: Login) -> str:
+    """What there really was to try; empty when nothing."""
+    usual, agent = _at_hand(address, login)
+    tried = [f"key {path}" for path in login.client_keys]
+    if usual and not tried:
+        tried.append("the keys of the SSH configuration" if login.readable_config else "the keys in ~/.ssh")
+    if agent:
+        tried.append("the agent's keys")
+    if login.password is not None:
+        tried.append("a password")
+    return ", ".join(tried)
+
+
+def _at_hand(address: Address, login: Login) -> tuple[bool, bool]:
+    """Whether there are keys in the usual places, and in the agent. asyncssh passes silently over what is not there,
+    and a sentence that names it sends people looking in the wrong place."""
+    if not (login.agent or login.readable_config):
+        return False, False
+    try:
+        found = asyncssh.SSHClientConnectionOptions(
+            config=login.readable_config,
+            host=address.config_host or address.host,
+            username=address.user,
+            agent_path=() if login.agent else None,
+            ignore_encrypted=True,
+        )
+    except (asyncssh.Error, OSError, ValueError):
+        return True, login.agent
+    return bool(found.client_keys), login.agent and _agent_holds_keys(found.agent_path)
+
+
+def _agent_holds_keys(path: str | None) -> bool:
+    """Asks an agent how many keys it holds (draft-ietf-sshm-ssh-agent: request 11, answer 12 and a number)."""
+    if not path:
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX) as agent:
+            agent.settimeout(AGENT_WAIT)
+            agent.connect(path)
+            agent.sendall(b"\0\0\0\x01\x0b")
+            answer = b""
+            while len(answer) < 9 and (more := agent.recv(9 - len(answer))):
+                answer += more
+    except OSError:
+        return False
+    return answer[4:5] == b"\x0c" and any(answer[5:])
 
 
 def _dropped(address: Address, key_shown: bool) -> Unreachable:
@@ -150,7 +210,9 @@ def _dropped(address: Address, key_shown: bool) -> Unreachable:
 def _os_error(exc: OSError, address: Address, why: str) -> LlmgwError:
     if isinstance(exc, socket.gaierror):
         return Unreachable(
-            f"{address.host} is unknown to the name service: {why}.", fix="Check the spelling.", code="unknown_host"
+            f"{address.host} is unknown to the name service: {exc.strerror or why}.",
+            fix="Check the spelling.",
+            code="unknown_host",
         )
     # Several addresses that fail in several ways come as one OSError without a number, the numbers in its text.
     numbers = {exc.errno} if exc.errno else {int(found) for found in _ERRNO.findall(str(exc))}
@@ -167,5 +229,7 @@ def _os_error(exc: OSError, address: Address, why: str) -> LlmgwError:
     if numbers & {errno.ECONNRESET, errno.EPIPE}:
         return _dropped(address, False)
     if exc.filename:
-        return Refused(f"{exc.filename} cannot be read: {why}.", fix="Name another identity.", code="bad_key")
+        return Refused(
+            f"{exc.filename} cannot be read: {exc.strerror or why}.", fix="Name another identity.", code="bad_key"
+        )
     return Unreachable(f"{address} cannot be reached: {why}.", code="unreachable")

@@ -8,6 +8,9 @@ import json
 import openai
 import pytest
 
+from llmgw.model.catalog import Task
+from llmgw.model.route import RouteTable
+
 from .conftest import table
 from .engines import ENGINE_KEY, plain, upstream
 from .raw import ask
@@ -23,14 +26,15 @@ def client(request: pytest.FixtureRequest):
 
 async def test_chat_completion_and_embedding(house, sim, client) -> None:
     engine = sim("r1", "--max-tokens", "4")
-    async with client(await house(engine.upstream)) as api:
+    routes = {**table(engine.upstream).routes, **table(engine.upstream, model="e", task=Task.EMBED).routes}
+    async with client(await house(table=RouteTable(routes))) as api:
         chat = await api.chat.completions.create(model="m", messages=MESSAGES)
         assert chat.choices[0].message.content == TEXT
         assert (chat.usage.prompt_tokens, chat.usage.completion_tokens) == (3, 4)
         assert chat.system_fingerprint == "sim-r1"
         text = await api.completions.create(model="m", prompt="a b", max_tokens=2)
         assert text.choices[0].text == "The quick"
-        vectors = await api.embeddings.create(model="m", input=["a", "b"], encoding_format="float")
+        vectors = await api.embeddings.create(model="e", input=["a", "b"], encoding_format="float")
         assert [len(row.embedding) for row in vectors.data] == [8, 8]
 
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from llmgw.model.catalog import Task
 from llmgw.model.route import ProtocolFactory, Upstream
 from llmgw.model.secret import Secret
 
@@ -62,7 +63,8 @@ async def test_leaving_before_the_first_byte(house, fake, path: str, streaming: 
         raise ConnectionError
 
     engine = await fake(never)
-    home = await house(engine.upstream)
+    task = Task.EMBED if path == "/v1/embeddings" else Task.CHAT
+    home = await house(table=table(engine.upstream, task=task))
     raw = await home.raw()
     raw.send(ask(stream=streaming, input="x", prompt="x"), path)
     await until(lambda: engine.requests)

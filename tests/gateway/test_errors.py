@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import ssl
 
 import openai
 import pytest
+
+from llmgw.gateway import problems
 
 from .conftest import table
 from .engines import plain
@@ -107,6 +110,56 @@ async def test_paths_and_methods(house, method: str, path: str, status: int, cod
         answer = await raw.ask(ask(), path, method)
         check_shape(answer)
         assert (answer.status, answer.error["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", CHAT),
+        ("/completions", "/v1/completions"),
+        ("/embeddings", "/v1/embeddings"),
+        ("/models", "/v1/models"),
+        ("/models/m", "/v1/models/m"),
+        ("/v1/v1/chat/completions", CHAT),
+        ("/v1/chat/completions/", CHAT),
+        ("/v1/chat/completion", CHAT),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_base_url_without_v1(house, path: str, meant: str, method: str) -> None:
+    answer = await (await house()).ask(ask(), path, method)
+    check_shape(answer)
+    assert (answer.status, answer.error["code"]) == (404, "unknown_path")
+    assert answer.error["message"].endswith(f"Did you mean {meant}?")
+
+
+@pytest.mark.parametrize("path", ["/", "/nope", "/" * 5000, "/v1", "/v1/audio/speech"])
+def test_no_guess_where_there_is_none(path: str) -> None:
+    assert "Did you mean" not in problems.no_such_path("GET", path).message
+
+
+@pytest.mark.parametrize("reason", ["m is unplaceable: hf:org/x: there is no such name.", "it is off. ", "it is off"])
+def test_an_unavailable_model(reason: str) -> None:
+    """One full stop; and nobody is told to try again when nothing is on its way."""
+    for coming in (True, False):
+        message = problems.unavailable("m", reason, coming=coming).message
+        assert ".." not in message
+        assert ("Try again" in message) == coming
+        assert message.endswith(".")
+    assert problems.unavailable("m", "", coming=False).message == "The model `m` has no replica that can answer."
+
+
+@pytest.mark.parametrize(
+    ("exc", "said"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (OSError("Multiple exceptions: [Errno 1] a, [Errno -2] b"), "Multiple exceptions: a, b"),
+        (ssl.SSLError(1, "[SSL: KEY_VALUES_MISMATCH] key values mismatch (_ssl.c:4069)"), "key values mismatch"),
+        (TimeoutError(), ""),
+    ],
+)
+def test_no_error_numbers_for_people(exc: Exception, said: str) -> None:
+    assert problems.words(exc) == said
 
 
 @pytest.mark.parametrize("given", ["abc-123", "a.b:c_d", "0" * 128])

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from .conftest import until
+from llmgw.model.catalog import Task
+
+from .conftest import table, until
 from .engines import STREAM, chunk, plain, stream
 from .raw import ask
 
@@ -214,7 +216,7 @@ async def test_an_answer_byte_by_byte(house, fake) -> None:
 async def test_a_large_answer_is_relayed_whole(house, fake) -> None:
     body = b"[" + b"1," * 3_000_000 + b"1]"
     engine = await fake(plain(body))
-    home = await house(engine.upstream)
+    home = await house(table=table(engine.upstream, task=Task.EMBED))
     answer = await home.ask(ask(input="x"), "/v1/embeddings")
     assert answer.whole
     assert answer.body == body
@@ -226,7 +228,7 @@ async def test_a_large_answer_of_unknown_length(house, fake) -> None:
     body = b"[" + b"1," * 500_000 + b"1]"
     said = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
     engine = await fake(said + chunk(body[:300_000]) + chunk(body[300_000:]) + b"0\r\n\r\n")
-    answer = await (await house(engine.upstream)).ask(ask(input="x"), "/v1/embeddings")
+    answer = await (await house(table=table(engine.upstream, task=Task.EMBED))).ask(ask(input="x"), "/v1/embeddings")
     assert answer.whole
     assert answer.body == body
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from llmgw.model.route import RouteTable
+
 from .conftest import table, until
 from .raw import ask
 
@@ -116,3 +118,36 @@ async def test_stopping_twice(house) -> None:
     home = await house()
     await asyncio.gather(home.server.stop(), home.server.stop())
     await home.server.stop()
+
+
+async def test_in_a_hurry_everybody_is_told_at_once_and_no_replica_is_blamed(house, sim) -> None:
+    engine, hanging = sim("r1", "--tokens-per-second", "20"), sim("r2", "--hang")
+    streams = table(engine.upstream).routes
+    home = await house(table=RouteTable({**streams, **table(hanging.upstream, model="h").routes}), drain=60.0)
+    raws = [await home.raw() for _ in range(5)]
+    for raw in raws:
+        raw.send(ask(stream=True, max_tokens=10_000))
+        await raw.answer_head()
+    silent = await home.raw()
+    silent.send(ask("h"))
+    await until(lambda: len(home.traffic.inflight) == 2)
+    stopping = asyncio.create_task(home.server.stop())
+    await until(lambda: home.gateway.closing)
+    home.gateway.hurry()
+    engine.kill()
+    hanging.kill()
+    async with asyncio.timeout(2):
+        await stopping
+    for raw in raws:
+        body = b"".join([piece async for piece in raw.chunks()])
+        assert not raw.ended
+        assert b'"code":"shutting_down"' in body
+    answer = await silent.answer()
+    assert (answer.status, answer.error["code"]) == (503, "shutting_down")
+    assert home.failures == []
+
+
+async def test_a_hurry_without_a_shutdown_lets_nobody_in(house, sim) -> None:
+    home = await house(sim().upstream)
+    home.gateway.hurry()
+    assert (await home.ask(ask())).error["code"] == "shutting_down"

@@ -7,7 +7,9 @@ import resource
 
 import pytest
 
-from .conftest import House, eventually, until
+from llmgw.model.catalog import Task
+
+from .conftest import House, eventually, table, until
 from .engines import Fake, plain
 from .raw import Raw, ask
 
@@ -85,7 +87,7 @@ async def test_a_large_answer_to_a_client_that_reads_nothing(house, fake) -> Non
         await writer.drain()
 
     engine = await fake(large)
-    home = await house(engine.upstream, idle=0.3)
+    home = await house(table=table(engine.upstream, task=Task.EMBED), idle=0.3)
     raw = await unread(home)
     raw.send(ask(input="x"), "/v1/embeddings")
     await until(lambda: engine.requests)

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from llmgw.model.catalog import Task
 from llmgw.protocol.sse import Reader
 
-from .conftest import until
+from .conftest import table, until
 from .engines import STREAM, chunk, plain
 from .raw import Answer, ask
 
@@ -138,7 +139,7 @@ async def test_a_large_answer_that_breaks_off_is_not_taken_for_whole(house, fake
         await writer.drain()
         return False
 
-    home = await house((await fake(part)).upstream)
+    home = await house(table=table((await fake(part)).upstream, task=Task.EMBED))
     answer = await home.ask(ask(input="x"), "/v1/embeddings")
     assert answer.status == 200
     assert not answer.whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llmgw.model.catalog import Task
 from llmgw.model.usage import UsageRow
 
 from .conftest import key, table
@@ -41,13 +42,33 @@ async def test_a_stream_with_usage_is_exact(house, sim) -> None:
     assert (row.prompt_tokens, row.completion_tokens) == (3, 5)
 
 
-async def test_a_stream_without_usage_is_estimated(house, sim) -> None:
+async def test_a_stream_without_usage_is_exact_too_and_the_client_sees_nothing_of_it(house, sim) -> None:
     home = await house(sim("r1", "--max-tokens", "50").upstream)
     answer = await home.ask(ask(stream=True))
     assert b"usage" not in answer.body, "it was not asked for, so it is not added"
+    assert answer.whole
+    assert answer.body.endswith(b"}\n\ndata: [DONE]\n\n")
+    (row,) = home.gateway.usage.take()
+    assert (row.prompt_tokens, row.completion_tokens) == (3, 50)
+
+
+@pytest.mark.parametrize("said", [{"include_usage": False}, {}, None])
+async def test_what_the_client_says_of_it_stands(house, sim, said: object) -> None:
+    home = await house(sim("r1", "--max-tokens", "50").upstream)
+    answer = await home.ask(ask(stream=True, stream_options=said))
+    assert b"usage" not in answer.body
     (row,) = home.gateway.usage.take()
     assert row.prompt_tokens == 0
     assert 50 <= row.completion_tokens <= 52
+
+
+async def test_an_engine_that_ignores_the_question_is_estimated(house, fake) -> None:
+    events = [b'{"choices":[{"delta":{"content":"a"}}]}'] * 5 + [b"[DONE]"]
+    home = await house((await fake(stream(*events))).upstream)
+    answer = await home.ask(ask(stream=True))
+    assert answer.body == b"".join(b"data: %b\n\n" % event for event in events)
+    (row,) = home.gateway.usage.take()
+    assert (row.prompt_tokens, row.completion_tokens) == (0, 6)
 
 
 USAGE = b'{"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":7,"total_tokens":18}}'
@@ -73,7 +94,7 @@ async def test_where_engines_put_it(house, fake, events: list[bytes]) -> None:
 
 
 async def test_embeddings_have_no_completion(house, sim) -> None:
-    home = await house(sim().upstream)
+    home = await house(table=table(sim().upstream, task=Task.EMBED))
     await home.ask(b'{"model":"m","input":["a b","c"]}', "/v1/embeddings")
     (row,) = home.gateway.usage.take()
     assert (row.requests, row.prompt_tokens, row.completion_tokens) == (1, 3, 0)

@@ -177,8 +177,9 @@ class ControlPlane:
         feed = EventFeed()
         store.on_events(feed.tell)
         self.control = Control(world, self._whoami(identity.cluster_id, public_key))
-        await self._listen(gateway, feed)
+        # Before the doors open: nobody with a valid key may be turned away for our having just started.
         await publish.turn()
+        await self._listen(gateway, feed)
         self.world = world
         self._run(
             world,

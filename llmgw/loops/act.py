@@ -33,13 +33,15 @@ class Act(Loop):
         self._fetch_after: dict[str, float] = {}
 
     async def turn(self) -> None:
-        """Goes on with every stop that is under way: after a restart, after a link came back."""
+        """Goes on with every launch and stop that has no story: after a restart, after a link came back."""
         snapshot = await self._world.snapshot()
         for replica in snapshot.replicas:
             node = snapshot.node_by_id.get(replica.lead.node)
             reachable = node is not None and node.link is LinkState.UP and node.id in self._world.looked_at
             if replica.state.going and reachable:
                 self._spawn(replica.id, stopping.stop(self._world, replica.id))
+            elif replica.state is S.FETCHING and reachable:
+                self._spawn(replica.id, starting.launch(self._world, replica.id, replica.reason))
 
     async def stop(self) -> None:
         await super().stop()

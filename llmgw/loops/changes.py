@@ -6,7 +6,7 @@ from typing import Any
 
 from llmgw.core import lifecycle
 from llmgw.model.event import Severity
-from llmgw.model.replica import Replica, ReplicaState
+from llmgw.model.replica import Replica, ReplicaState, Shard
 from llmgw.store import events, intents, replicas
 from llmgw.store.db import Tx
 
@@ -37,8 +37,13 @@ def move(
     return changed
 
 
-def fail(tx: Tx, replica: str, cause: str, *, log_tail: tuple[str, ...] = ()) -> Replica | None:
-    """A failed attempt: the cause is kept, and when it is tried again."""
+def fail(
+    tx: Tx, replica: str, cause: str, *, log_tail: tuple[str, ...] = (), attempt: int | None = None
+) -> Replica | None:
+    """A failed attempt: the cause is kept, and when it is tried again.
+
+    `attempt` is the one that the node knows of, which is later than ours where our state is a restored backup.
+    """
     now = replicas.get(tx.db, replica)
     if now is None or not lifecycle.may_follow(now.state, S.FAILED):
         return None
@@ -52,6 +57,7 @@ def fail(tx: Tx, replica: str, cause: str, *, log_tail: tuple[str, ...] = ()) ->
         state=S.FAILED,
         reason=cause,
         failures=failures,
+        shards=_at_attempt(now, attempt),
         ready_at=None,
         next_try_at=tx.now + delay if delay is not None else None,
     )
@@ -69,6 +75,12 @@ def fail(tx: Tx, replica: str, cause: str, *, log_tail: tuple[str, ...] = ()) ->
         log=list(log_tail[-20:]),
     )
     return changed
+
+
+def _at_attempt(replica: Replica, attempt: int | None) -> tuple[Shard, ...]:
+    if attempt is None or attempt <= replica.lead.attempt:
+        return replica.shards
+    return (replica.lead.model_copy(update={"attempt": attempt}), *replica.shards[1:])
 
 
 def retire(tx: Tx, replica: str, reason: str) -> Replica | None:

@@ -176,14 +176,11 @@ def _apply(tx: Tx, node: str, listing: Listing, busy: set[str], asked: Marks) ->
         if isinstance(verdict, adopt.Alive):
             _alive(tx, verdict)
         elif isinstance(verdict, adopt.Dead):
-            fail(tx, verdict.replica, verdict.cause, log_tail=verdict.log_tail)
+            fail(tx, verdict.replica, verdict.cause, log_tail=verdict.log_tail, attempt=verdict.attempt)
         elif isinstance(verdict, adopt.NeverStarted):
             intents.close_for(tx, verdict.replica, "never started")
             move(tx, verdict.replica, S.PLACED, "its launch did not happen")
-        else:
-            intents.close_for(tx, verdict.replica, "gone")
-            move(tx, verdict.replica, S.STOPPING, "nothing of it runs any more")
-            move(tx, verdict.replica, S.STOPPED, "nothing of it runs any more")
+        # One that is to go and runs no more is left to the story of its stop, which takes its folder away too.
     nodes.change(tx, node, seen_at=tx.now)
     return {replica.id for replica in known}, old_news
 

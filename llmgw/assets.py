@@ -20,6 +20,12 @@ def folder(name: str) -> Path:
 
 
 @cache
+def prelude() -> bytes:
+    """What is sent ahead of every script: prelude.py and ground.py, one module."""
+    return remote_script("prelude") + remote_script("ground")
+
+
+@cache
 def remote_script(name: str) -> bytes:
     """Source of `remote_scripts/NAME.py`, as it is sent to a node."""
     return (folder("remote_scripts") / f"{name}.py").read_bytes()

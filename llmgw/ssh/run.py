@@ -218,7 +218,7 @@ class Runner:
 
 
 def _request(name: str, source: bytes, args: Mapping[str, Any], token: str, left: float, size: int) -> bytes:
-    prelude = assets.remote_script("prelude")
+    prelude = assets.prelude()
     plain = reveal(args)
     return frame.request(prelude, f"{name}.py", source, plain, token=token, deadline=max(0.5, left), payload=size)
 

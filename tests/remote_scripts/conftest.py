@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from llmgw import assets
 from llmgw.protocol.frame import FrameReader, new_token, request
 from llmgw.protocol.shell import BOOTSTRAP
 
@@ -84,7 +85,7 @@ class Node:
             assert self.change[0] in source
             source = source.replace(*self.change)
         body = request(
-            (SCRIPTS / "prelude.py").read_bytes(),
+            assets.prelude(),
             f"{name}.py",
             source.encode(),
             {**self.base, **args},

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from llmgw import assets
+
 from .conftest import SCRIPTS, Node, ScriptError, tagged
 
 SLEEPS = [sys.executable, "-S", "-c", "import time; print('up', flush=True); time.sleep(60)"]
@@ -529,7 +531,7 @@ def test_no_private_helper_of_the_waiter_needs_a_path(node: Node) -> None:
 
 
 def test_the_script_is_small_enough_to_send(node: Node) -> None:
-    assert (SCRIPTS / "engine.py").stat().st_size + (SCRIPTS / "prelude.py").stat().st_size < 64 << 10
+    assert (SCRIPTS / "engine.py").stat().st_size + len(assets.prelude()) < 64 << 10
 
 
 def test_a_script_killed_at_any_moment_leaves_at_most_one_engine_that_the_next_one_finds(node: Node) -> None:

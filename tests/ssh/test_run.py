@@ -242,7 +242,7 @@ async def test_a_shell_that_refuses_is_quoted(node: Connection, monkeypatch: pyt
 def test_the_bootstrap_means_the_same_in_every_login_shell(name: str) -> None:
     """sshd runs `SHELL -c COMMAND`; so do we."""
     token = frame.new_token()
-    head = frame.request(assets.remote_script("prelude"), "e.py", ECHO, {"a": "b"}, token=token, deadline=10)
+    head = frame.request(assets.prelude(), "e.py", ECHO, {"a": "b"}, token=token, deadline=10)
     with subprocess.Popen([name, "-c", shell.BOOTSTRAP], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -56,7 +56,7 @@ def colour(word: str) -> str:
 
 def state(text: str, *, dim: bool = False) -> Text:
     """`ready` → a green `● ready`. The first word decides. `dim`: true, but overtaken by something worse."""
-    shade = QUIET if dim else colour(text.partition(" ")[0])
+    shade = QUIET if dim else colour(text.partition(" ")[0].rstrip(",:;"))
     return words(f"{_MARKS[shade]} {text}", shade)
 
 

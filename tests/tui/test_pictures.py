@@ -8,7 +8,7 @@ from llmgw.model.snapshot import Snapshot
 from llmgw.tui.app import Dashboard
 from tests.tui.plane import NOW, Plane
 
-SIZES = [(80, 24), (160, 45)]
+SIZES = [(80, 24), (140, 30), (160, 45)]
 
 
 def _ready(*keys: str):

@@ -8,7 +8,7 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import DataTable, Footer
+from textual.widgets import DataTable
 
 from llmgw.admin.client import part
 from llmgw.admin.views import node_detail
@@ -27,6 +27,7 @@ from llmgw.tui.screens.sheet import Sheet
 from llmgw.tui.style import QUIET, plain
 from llmgw.tui.widgets.banner import Banner
 from llmgw.tui.widgets.events import Events
+from llmgw.tui.widgets.keys import Keys
 from llmgw.tui.widgets.models import Models
 from llmgw.tui.widgets.nodes import Nodes
 from llmgw.tui.widgets.pane import Pane
@@ -70,7 +71,7 @@ class Main(Screen[None]):
         yield self._summary
         yield self._banner
         yield Vertical(*self._tables, self._events, id="panes")
-        yield Footer(show_command_palette=False, compact=True)
+        yield Keys()
 
     def on_mount(self) -> None:
         self.action_pane("nodes")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from llmgw.admin.views import model_rows
 from llmgw.model.snapshot import Snapshot
 from llmgw.tui.style import BRIGHT, QUIET, colour, state, words
-from llmgw.tui.widgets.pane import Pane, Row
+from llmgw.tui.widgets.fit import Row
+from llmgw.tui.widgets.pane import Pane
 
 
 class Models(Pane):
     NAME = "models"
     EMPTY = "Models: none yet, `llmgw model add FILE` adds one"
-    NARROW_COLUMNS = ("MODEL", "STATE", "READY", "REASON")
+    SPARE = ("SOURCE", "CONTEXT", "TASK")
 
     def read(self, snapshot: Snapshot) -> tuple[list[str], list[Row]]:
         columns, rows = model_rows(snapshot)

@@ -6,13 +6,14 @@ from llmgw.admin.views import node_rows
 from llmgw.model.node import LinkState
 from llmgw.model.snapshot import Snapshot
 from llmgw.tui.style import BAD, BRIGHT, GOING, QUIET, colour, state, words
-from llmgw.tui.widgets.pane import Pane, Row
+from llmgw.tui.widgets.fit import Row
+from llmgw.tui.widgets.pane import Pane
 
 
 class Nodes(Pane):
     NAME = "nodes"
     EMPTY = "Nodes: none yet, `llmgw node add HOST` adds one"
-    NARROW_COLUMNS = ("NODE", "STATE", "LINK", "REPLICAS", "MEMORY FREE", "PROBLEMS")
+    SPARE = ("ADDRESS", "ENGINES", "GPUS")
 
     def read(self, snapshot: Snapshot) -> tuple[list[str], list[Row]]:
         columns, rows = node_rows(snapshot)

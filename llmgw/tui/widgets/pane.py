@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -12,24 +11,16 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable
 
 from llmgw.model.snapshot import Snapshot
+from llmgw.tui.widgets.fit import Row, fit
 
-NARROW = 120
-"""Below so many columns of the terminal a pane leaves out what the details show anyway."""
-
-
-@dataclass(frozen=True)
-class Row:
-    key: str
-    subject: Any
-    """The record that the row is about."""
-    cells: dict[str, Text]
-    """By column."""
+SCROLLBAR = 1
 
 
 class Pane(DataTable[Text]):
     NAME: ClassVar[str]
     EMPTY: ClassVar[str]
-    NARROW_COLUMNS: ClassVar[tuple[str, ...]]
+    SPARE: ClassVar[tuple[str, ...]]
+    """Columns that are left out where there is no room for all, the first one first: the details show them anyway."""
     BINDINGS = [
         Binding(
             "enter",
@@ -66,8 +57,7 @@ class Pane(DataTable[Text]):
     def show(self, snapshot: Snapshot) -> None:
         """Cells that changed are written in place; only when rows come, go or move is the table filled anew."""
         self._snapshot = snapshot
-        names, rows = self.read(snapshot)
-        columns = tuple(names) if self.app.size.width >= NARROW else self.NARROW_COLUMNS
+        columns, rows = fit(*self.read(snapshot), self.SPARE, self.app.size.width - SCROLLBAR)
         before, self._rows = self._rows, tuple(rows)
         if columns == self._columns and [row.key for row in rows] == [row.key for row in before]:
             for old, new in zip(before, rows, strict=True):
@@ -104,3 +94,4 @@ class Pane(DataTable[Text]):
     def _head(self, count: int) -> None:
         title = f"{self.NAME.capitalize()} · {count}" if count else self.EMPTY
         self.border_title = Content(f" {self._number} {title} ")
+        self.set_class(not count, "-empty")

@@ -6,13 +6,14 @@ from llmgw.admin.views import replica_rows
 from llmgw.model.replica import Replica, ReplicaState
 from llmgw.model.snapshot import Snapshot, Unclaimed
 from llmgw.tui.style import BRIGHT, QUIET, bar, colour, state, words
-from llmgw.tui.widgets.pane import Pane, Row
+from llmgw.tui.widgets.fit import Row
+from llmgw.tui.widgets.pane import Pane
 
 
 class Replicas(Pane):
     NAME = "replicas"
     EMPTY = "Replicas: none"
-    NARROW_COLUMNS = ("REPLICA", "NODE", "STATE", "AGE", "IN FLIGHT", "REASON")
+    SPARE = ("PID", "ATTEMPT", "ENGINE", "MODEL", "SERVED")
 
     def read(self, snapshot: Snapshot) -> tuple[list[str], list[Row]]:
         columns, rows = replica_rows(snapshot)

@@ -28,7 +28,10 @@ class LlmgwError(Exception):
             self.code = code
 
     def __str__(self) -> str:
-        return f"{self.message} {self.fix}".strip()
+        if not self.fix:
+            return self.message
+        stop = "" if self.message.endswith((".", "!", "?", ":")) else "."
+        return f"{self.message}{stop} {self.fix}"
 
     def as_dict(self) -> dict[str, Any]:
         """The form that crosses the admin API and comes back through `from_dict`."""

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import math
+import os
 import resource
 import signal
 from collections.abc import Awaitable, Callable
@@ -116,6 +117,7 @@ class ControlPlane:
 
     async def _start(self, wait: float) -> None:
         home, settings, clock = self.home, self.settings, SystemClock()
+        os.umask(0o077)  # SQLite makes its log files by it
         home.ensure()
         lease = await leases.acquire(home.lock, purpose=self._purpose, wait=wait)
         self._stack.callback(lease.release)

@@ -66,7 +66,11 @@ def write(path, data, before):
         prelude.write_all(fd, data)
         if before is not None:
             if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(fd, before.st_uid, before.st_gid)
+                try:
+                    os.fchown(fd, before.st_uid, before.st_gid)
+                except PermissionError:  # a group that this user is not in: a file of our own group serves as well
+                    if before.st_uid != os.geteuid():
+                        raise
             os.fchmod(fd, stat.S_IMODE(before.st_mode))
             copy_labels(path, fd)
         os.fsync(fd)

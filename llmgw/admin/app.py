@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -62,7 +62,10 @@ def app(control: Control, feed: Feed, *, metrics: Metrics, token: Secret | None)
 
     routes = [route(endpoint) for endpoint in ENDPOINTS]
     routes += [Route(f"{BASE}/openapi.json", openapi), Route("/metrics", show_metrics)]
-    return Starlette(routes=routes, exception_handlers={LlmgwError: _failed, HTTPException: _http, Exception: _crashed})
+    return Starlette(
+        routes=routes,
+        exception_handlers={LlmgwError: _failed, HTTPException: _http, ClientDisconnect: _left, Exception: _crashed},
+    )
 
 
 def _json(record: BaseModel) -> Response:
@@ -86,7 +89,7 @@ async def _body(request: Request, cls: type[BaseModel]) -> BaseModel:
 def _stream(control: Control, feed: Feed, request: Request) -> Response:
     """Server-sent events from `after` (or Last-Event-ID) on; without either, from now on."""
     last_id = request.headers.get("last-event-id", "")
-    after = int(last_id) if last_id.isdigit() else number(request, "after", None)
+    after = int(last_id) if (last_id.isascii() and last_id.isdecimal()) else number(request, "after", None)
     node = request.query_params.get("node")
 
     async def lines() -> AsyncIterator[bytes]:
@@ -124,6 +127,11 @@ def _http(request: Request, exc: Exception) -> Response:
     fix = f"See {BASE}/openapi.json."
     body: dict[str, Any] = {"code": "no_such_path", "message": message, "fix": fix, "exit_status": 3}
     return JSONResponse({"error": body}, status_code=status)
+
+
+def _left(request: Request, exc: Exception) -> Response:
+    """The client went away before it had said what it wants; nobody reads this."""
+    return Response(status_code=400)
 
 
 def _crashed(request: Request, exc: Exception) -> Response:

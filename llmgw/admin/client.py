@@ -10,9 +10,10 @@ from urllib.parse import quote
 
 import aiohttp
 from pydantic import BaseModel
+from yarl import URL
 
 from llmgw.config.home import Home
-from llmgw.errors import LlmgwError, Unreachable, from_dict
+from llmgw.errors import LlmgwError, Unreachable, UsageError, from_dict
 from llmgw.model.event import Event
 
 STREAM_SILENCE = 45.0
@@ -67,7 +68,9 @@ class AdminClient:
         params = {name: str(value) for name, value in (query or {}).items() if value is not None and value is not False}
         data = body.model_dump_json(by_alias=True).encode() if body is not None else None
         try:
-            async with self._session.request(method, f"{self._base}/api/v1{path}", params=params, data=data) as answer:
+            # Encoded by `part` already: left to itself, the URL would resolve dots and lead to another resource.
+            url = URL(f"{self._base}/api/v1{path}", encoded=True)
+            async with self._session.request(method, url, params=params, data=data) as answer:
                 text = await answer.text()
                 if answer.status >= 400:
                     raise _error(answer.status, text)
@@ -107,7 +110,9 @@ class AdminClient:
 
 
 def part(name: str) -> str:
-    """A name as one part of a path."""
+    """A name as one part of a path. Raises UsageError for what would be taken for another path."""
+    if name in ("", ".", ".."):
+        raise UsageError(f"{name!r} is no name.")
     return quote(name, safe="")
 
 

@@ -52,7 +52,7 @@ def number(request: Request, name: str, default: int | None, highest: int = 1 <<
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isdigit():
+    if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"{name}={text!r} is not a whole number.")
     return min(int(text), highest)
 

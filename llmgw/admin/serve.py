@@ -45,7 +45,7 @@ def unix_listener(path: Path) -> socket.socket:
         listener.bind(str(path))
     except OSError as exc:
         raise Refused(
-            f"{path} cannot be bound: {exc.strerror}.",
+            f"{path} cannot be bound: {exc.strerror or exc}.",
             fix="A socket's path may have 107 bytes at most; set LLMGW_HOME to a shorter one if that is it.",
             code="socket",
         ) from None

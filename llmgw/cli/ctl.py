@@ -13,7 +13,7 @@ from llmgw.admin.text import clean, event_line
 from llmgw.admin.views import model_rows, replica_rows
 from llmgw.cli import session
 from llmgw.cli.node import show_nodes
-from llmgw.cli.output import show_json, table
+from llmgw.cli.output import Seconds, show_json, table
 from llmgw.errors import TimedOut
 from llmgw.model.node import DrainState
 from llmgw.model.requests import AuditList, EventList, Logs, NodeDetail, Said
@@ -148,7 +148,7 @@ async def _logs(replica: str, lines: int, as_json: bool) -> None:
 @ctl.command()
 @click.argument("node")
 @click.option("--wait", is_flag=True, help="Until nothing of ours runs on it any more.")
-@click.option("--timeout", default=900.0, show_default=True, help="Seconds to wait for that.")
+@click.option("--timeout", type=Seconds(), default=900.0, show_default=True, help="Seconds to wait for that.")
 @JSON
 def drain(node: str, wait: bool, timeout: float, as_json: bool) -> None:
     """Move everything off a node: each replacement is ready before the original stops. Survives a restart."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from llmgw.admin.client import part
@@ -36,11 +38,17 @@ async def _create(name: str, models: tuple[str, ...], as_json: bool) -> None:
         raise UsageError(str(exc.errors()[0]["msg"]).removeprefix("Value error, ") + ".") from None
     async with session.acting("key create") as client:
         made = await client.post("/keys", MadeKey, wish)
-    if as_json:
-        show_json(made)
-        return
-    say(f"Key {name}. It is shown this once:")
-    click.echo(made.secret)
+        try:
+            if as_json:
+                show_json(made)
+            else:
+                say(f"Key {name}. It is shown this once:")
+                click.echo(made.secret)
+            sys.stdout.flush()
+        except OSError:
+            # Nobody has seen it: it must not stay in force.
+            await client.delete(f"/keys/{part(name)}", Said)
+            raise
 
 
 @key.command("list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -49,6 +50,7 @@ def cli(debug: bool) -> None:
 
 def main(args: list[str] | None = None) -> Any:
     """Runs the command line and exits: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 unreachable, 6 late."""
+    _open_standard_streams()
     words = sys.argv[1:] if args is None else args
     debug = "--debug" in words
     try:
@@ -70,7 +72,15 @@ def main(args: list[str] | None = None) -> Any:
         _complain(exc)
         sys.exit(exc.exit_status)
     except BrokenPipeError:
+        # Whoever read our output has had enough; the interpreter must not try to flush the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+    except OSError as exc:
+        if debug:
+            raise
+        where = f"{exc.filename}: " if exc.filename else ""
+        click.echo(f"Error: {where}{exc.strerror or exc}.", err=True)
+        sys.exit(1)
     except Exception as exc:
         if debug:
             raise
@@ -78,6 +88,13 @@ def main(args: list[str] | None = None) -> Any:
         click.echo("This is a bug; run the command again with --debug for its traceback.", err=True)
         sys.exit(1)
     sys.exit(0)
+
+
+def _open_standard_streams() -> None:
+    """A closed stdin, stdout or stderr would be taken by the next file or socket that is opened."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
 
 
 def _complain(exc: LlmgwError) -> None:

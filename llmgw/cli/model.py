@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from llmgw.admin.client import AdminClient
+from llmgw.admin.client import AdminClient, part
 from llmgw.admin.text import clean
 from llmgw.cli import session
 from llmgw.cli.ctl import show_models
-from llmgw.cli.output import confirm, show_json
+from llmgw.cli.output import Seconds, confirm, show_json
 from llmgw.config.load import load
 from llmgw.errors import LlmgwError, TimedOut
 from llmgw.model.catalog import Model
@@ -33,7 +33,7 @@ def model() -> None:
 @model.command()
 @click.argument("file", type=click.Path())
 @click.option("--wait", is_flag=True, help="Until as many replicas are ready as the entry wants.")
-@click.option("--timeout", default=900.0, show_default=True, help="Seconds to wait for that.")
+@click.option("--timeout", type=Seconds(), default=900.0, show_default=True, help="Seconds to wait for that.")
 @click.option("--json", "as_json", is_flag=True, help="Stable keys for programs.")
 def add(file: str, wait: bool, timeout: float, as_json: bool) -> None:
     """Add the catalog entry in FILE (YAML), or change the one of that name."""
@@ -101,10 +101,8 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
 
 
 async def _remove(name: str, as_json: bool) -> None:
-    from urllib.parse import quote
-
     async with session.acting("model remove") as client:
-        said = await client.delete(f"/models/{quote(name)}", Said)
+        said = await client.delete(f"/models/{part(name)}", Said)
         if client.alone:
             # Nobody goes on with it when this command ends.
             await _gone(client, name)

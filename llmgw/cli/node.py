@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import ValidationError
 
 from llmgw.admin.client import AdminClient, part
 from llmgw.admin.text import clean, event_line
 from llmgw.admin.views import node_rows
 from llmgw.cli import session
-from llmgw.cli.output import confirm, say, show_json, table
+from llmgw.cli.output import Seconds, confirm, say, show_json, table
+from llmgw.config.home import host_name
 from llmgw.config.load import load_settings
+from llmgw.engines.registry import engines
 from llmgw.errors import LlmgwError, Refused, TimedOut
+from llmgw.model.base import NAME_RULE, is_name
 from llmgw.model.node import Address, NodeOptions
 from llmgw.model.requests import Join, Joined, NodeDetail, Removal, Whoami
 from llmgw.model.snapshot import Snapshot
 
 READY_LIMIT = 900.0
+FINAL = ("superseded", "foreign_controller", "unsafe_root", "bad_argument")
+"""What no waiting mends: the node says no."""
 
 
 @click.group()
@@ -50,7 +57,7 @@ def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 @click.option("--fingerprint", metavar="SHA256:…", help="The host key to expect.")
 @click.option("--accept-new", is_flag=True, help="Pin a host key that nobody knows yet without asking.")
 @click.option("--take-over", is_flag=True, help="Take a node from a control plane that is gone for good.")
-@click.option("--timeout", default=READY_LIMIT, show_default=True, help="Seconds to wait until it is ready.")
+@click.option("--timeout", type=Seconds(), default=READY_LIMIT, show_default=True, help="How long to wait.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a step on stdout.")
 def add(hosts: tuple[str, ...], **options: Any) -> None:
     """Make machines serve. `local` is this machine, over a server of our own on loopback.
@@ -60,6 +67,11 @@ def add(hosts: tuple[str, ...], **options: Any) -> None:
     """
     if options["name"] and len(hosts) > 1:
         raise click.UsageError("--name goes with one host.")
+    if options["name"] and not is_name(options["name"]):
+        raise click.UsageError(f"--name {options['name']!r}: names are {NAME_RULE}.")
+    for engine in _pairs(options["engines"], "--engine"):
+        if engine not in engines():
+            raise click.UsageError(f"--engine {engine}: there is no such engine; known: {', '.join(engines())}.")
     session.run(_add(hosts, options))
 
 
@@ -85,8 +97,6 @@ async def _story(client: AdminClient, me: Whoami, host: str, options: dict[str, 
 
     async def tell(step: str, text: str, **more: Any) -> None:
         if options["as_json"]:
-            import json
-
             click.echo(json.dumps({"host": host, "step": step, "message": text, **more}, ensure_ascii=False))
         else:
             click.echo(f"{host:<{width}}  {step:<9}  {clean(text)}", err=True)
@@ -107,6 +117,8 @@ async def join_and_follow(client: AdminClient, join: Join, tell: Any, timeout: f
             async for event in client.events(after=joined.after_event, node=name):
                 if event.kind in ("engine.install", "node.look", "node.quarantined", "node.link"):
                     await tell("engines" if event.kind == "engine.install" else "node", event.message)
+                if event.kind == "node.look" and event.data.get("code") in FINAL:
+                    raise Refused(event.message, code=str(event.data["code"]))
                 if event.kind == "node.ready":
                     break
     except TimeoutError:
@@ -118,18 +130,31 @@ async def join_and_follow(client: AdminClient, join: Join, tell: Any, timeout: f
 
 
 async def _contact(client: AdminClient, me: Whoami, host: str, options: dict[str, Any], tell: Any) -> Join:
-    wanted = NodeOptions(
-        root=options["root"],
-        nvidia_smi=options["nvidia_smi"],
-        ib_root=options["ib_root"],
-        engines=_pairs(options["engines"], "--engine"),
-    )
+    try:
+        wanted = NodeOptions(
+            root=options["root"],
+            nvidia_smi=options["nvidia_smi"],
+            ib_root=options["ib_root"],
+            engines=_pairs(options["engines"], "--engine"),
+        )
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        option = "--" + str(first["loc"][0]).replace("_", "-")
+        raise click.UsageError(f"{option}: {first['msg'].removeprefix('Value error, ')}.") from None
     labels = _pairs(options["labels"], "--label")
     if host == "local":
         import getpass
 
         address = Address(host="local", user=getpass.getuser())
-        return Join(name=options["name"], address=address, options=wanted, labels=labels)
+        term = _local_term(wanted.root, options["name"]) if options["take_over"] else None
+        return Join(
+            name=options["name"],
+            address=address,
+            options=wanted,
+            labels=labels,
+            take_over=options["take_over"],
+            owner_term=term,
+        )
     from llmgw.nodes.onboard import Wish, first_contact
     from llmgw.ssh.identity import Login
 
@@ -163,6 +188,16 @@ async def _contact(client: AdminClient, me: Whoami, host: str, options: dict[str
         confirm=ask,
     )
     return join
+
+
+def _local_term(root: str | None, name: str | None) -> int | None:
+    """The term that this machine has obeyed as a node, if it has: read from its own files."""
+    host = (name or host_name()).lower()
+    path = Path(root or "~/.local/share/llmgw").expanduser() / "hosts" / host / "term"
+    try:
+        return int(json.loads(path.read_text())["term"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 @node.command("list")

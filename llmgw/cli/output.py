@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -68,6 +69,21 @@ def _cell(value: object) -> str:
     text = clean("–" if value is None else value)
     colour = _COLOURS.get(text.split(" ")[0].rstrip(":"))
     return f"[{colour}]{escape(text)}[/{colour}]" if colour else escape(text)
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds above zero; `nan` and `inf` are none."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return found
 
 
 def say(text: str) -> None:

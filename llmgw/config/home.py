@@ -66,7 +66,10 @@ class Home:
         return self.path / "backups"
 
     def ensure(self) -> None:
-        """Creates the directory with mode 0700. Refuses one that is not ours or lies on a network file system."""
+        """Creates the directory with mode 0700. Refuses one that is not ours, is open to others or lies on a network.
+
+        The mode of a directory that was there already is never changed: it may be anything, /tmp or /proc.
+        """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             info = self.path.stat()
@@ -79,7 +82,11 @@ class Home:
                 code="foreign_home",
             )
         if info.st_mode & 0o077:
-            self.path.chmod(0o700)
+            raise Refused(
+                f"{self.path} may be entered by others (mode {info.st_mode & 0o7777:04o}).",
+                fix=f"If it is llmgw's own, `chmod 700 {self.path}`; else set LLMGW_HOME to a directory of its own.",
+                code="open_home",
+            )
         kind = file_system(self.path)
         if kind in NETWORK_FILE_SYSTEMS:
             raise Refused(

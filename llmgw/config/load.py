@@ -30,6 +30,8 @@ def load_settings(home: Home, path: str | None = None) -> Settings:
 def load(path: Path, cls: type[R]) -> R:
     """The one document of `path` as a `cls`. Raises ConfigError."""
     try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} cannot be read: it is no plain file.", fix="Name a YAML file.")
         data = path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist.", fix="Check the name.") from None
@@ -54,6 +56,8 @@ def parse(text: str, cls: type[R], name: str) -> R:
         raise ConfigError(f"{where}: not YAML: {getattr(exc, 'problem', exc)}.") from None
     except RecursionError:
         raise ConfigError(f"{name}: nested too deeply; that is no configuration.") from None
+    if tree is not None and (twice := _twice(tree)) is not None:
+        raise ConfigError(f"{name}:{twice[1]}: {twice[0]}: stands here for the second time.", fix="Keep one of them.")
     if value is None:
         value = {}
     if not isinstance(value, dict):
@@ -63,6 +67,23 @@ def parse(text: str, cls: type[R], name: str) -> R:
     except ValidationError as exc:
         complaints = [_complaint(error, tree, cls, name) for error in exc.errors(include_url=False)]
         raise ConfigError("\n".join(complaints)) from None
+
+
+def _twice(tree: Any) -> tuple[str, int] | None:
+    """A key that stands twice in one mapping, with its line: YAML keeps the last in silence."""
+    if isinstance(tree, yaml.MappingNode):
+        seen = set()
+        for key, value in tree.value:
+            if key.value in seen:
+                return str(key.value), key.start_mark.line + 1
+            seen.add(key.value)
+            if (found := _twice(value)) is not None:
+                return found
+    elif isinstance(tree, yaml.SequenceNode):
+        for value in tree.value:
+            if (found := _twice(value)) is not None:
+                return found
+    return None
 
 
 def _complaint(error: Any, tree: Any, cls: type[BaseModel], name: str) -> str:

@@ -23,7 +23,8 @@ class Alive:
 
     replica: str
     shard: Shard
-    listed: Listed
+    listed: Listed | None = None
+    """None where its record on the node is gone and only the process tells."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ def _judge(replica: Replica, shard: Shard, entry: Listed | None, listing: Listin
             update={"attempt": entry.attempt, "process": entry.process, "port": entry.port or shard.port}
         )
         return Alive(replica.id, found, entry)
+    if _runs_unrecorded(replica, shard, listing):
+        return Alive(replica.id, shard)
     if replica.state.going:
         left = (entry is not None and entry.alive) or any(stray.replica == replica.id for stray in listing.strays)
         return None if left else Gone(replica.id)
@@ -85,6 +88,17 @@ def _judge(replica: Replica, shard: Shard, entry: Listed | None, listing: Listin
             return NeverStarted(replica.id)
         return Dead(replica.id, shard.attempt, _vanished(shard.process, listing.boot_id))
     return Dead(replica.id, entry.attempt, cause_of_death(entry, listing.boot_id), entry.log_tail)
+
+
+def _runs_unrecorded(replica: Replica, shard: Shard, listing: Listing) -> bool:
+    """Its record on the node is gone (somebody deleted files), the very process we know is not: it serves."""
+    process = shard.process
+    if process is None or process.boot_id != listing.boot_id or replica.state in (S.FAILED, S.PLACED, S.FETCHING):
+        return False
+    return any(
+        (stray.pid, stray.start_ticks, stray.replica) == (process.pid, process.start_ticks, replica.id)
+        for stray in listing.strays
+    )
 
 
 def cause_of_death(entry: Listed, boot_id: str) -> str:

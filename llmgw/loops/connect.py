@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from llmgw.errors import LlmgwError
 from llmgw.loops.base import Loop
 from llmgw.loops.changes import S, move
 from llmgw.loops.world import World
@@ -36,7 +37,14 @@ class Connect(Loop):
         wanted = {node.id: node for node in await self._world.store.read(nodes.every) if not node.quarantined}
         for name, node in wanted.items():
             if name not in self._known:
-                self._world.pool.add(name, node.address, node.host_key)
+                try:
+                    self._world.pool.add(name, node.address, node.host_key)
+                except LlmgwError as exc:
+                    # One record that cannot be used must not keep the others from being connected.
+                    why = str(exc)
+                    if node.link_error != why:
+                        await self._world.store.write(lambda tx, n=name, w=why: nodes.change(tx, n, link_error=w))
+                    continue
                 self._known.add(name)
         for name in self._known - set(wanted):
             await self._world.pool.remove(name)

@@ -18,6 +18,7 @@ from llmgw.model.event import Audit, Event
 from llmgw.model.node import DrainState, LinkState, Node
 from llmgw.model.requests import Join, Joined, KeyList, Logs, MadeKey, NewKey, NodeDetail, Removal, Said, Whoami
 from llmgw.model.snapshot import Snapshot
+from llmgw.ssh.identity import parse_public_key
 from llmgw.store import events, keys, models, nodes, replicas
 from llmgw.store import lease as leases
 from llmgw.store.db import Tx
@@ -39,6 +40,8 @@ class Control:
     async def join(self, wish: Join) -> Joined:
         """Takes a node in whose first contact has been made. Raises Refused for the same machine under two names."""
         name = wish.name or id_from(wish.hostname or host_name())
+        if not wish.address.is_local:
+            parse_public_key(wish.host_key)  # what cannot be a pin must not become one
         if wish.take_over:
             await self._outbid(wish.owner_term or 0)
         joined = await self._world.store.write(lambda tx: join(tx, name, wish))

@@ -22,6 +22,9 @@ PROOF_TIMEOUT = 120.0
 """A first answer may be slow: the engine warms up, the machine is busy."""
 STRIKES = 3
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+TELL_EVERY = 5.0
+SILENT_LIMIT = 1800.0
+"""Seconds that an engine may load without one answer until it is started anew: big models on slow disks take long."""
 HUNG_AFTER = 60.0
 """Seconds that a replica which had been ready may stay silent, its process alive, until it is started anew."""
 
@@ -88,14 +91,26 @@ class Health(Loop):
         if model is None:
             return
         connect, key = world.connect(replica.lead), world.engine_keys[replica.id]
-        began, pause, looked = world.clock.monotonic(), FIRST_PAUSE, world.clock.monotonic()
+        began = looked = told = world.clock.monotonic()
+        pause = FIRST_PAUSE
         while True:
             try:
                 await ask.prove(connect, model.task, model.name, key, timeout=PROOF_TIMEOUT)
                 break
             except LlmgwError as exc:
+                refusal = exc
                 log.debug("%s does not answer yet: %s", replica.id, exc)
             now = world.clock.monotonic()
+            if refusal.code == "forwarding_forbidden" or now - began > SILENT_LIMIT:
+                why = f"it has not answered for {now - began:.0f} s: {refusal}"
+                await world.store.write(lambda tx, why=why: fail(tx, replica.id, why))
+                world.hint("reconcile")
+                return
+            if now - told > TELL_EVERY:
+                told = now
+                why = f"no answer for {now - began:.0f} s: {refusal}"
+                await world.store.write(lambda tx, why=why: replicas.change(tx, replica.id, reason=why))
+                world.touch()
             if now - looked > 1.0:
                 looked = now
                 world.look(replica.lead.node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmgw.errors import Refused, UsageError
 from llmgw.loops.changes import retire
 from llmgw.model.base import NAME_RULE, is_name
-from llmgw.model.node import DrainState, Node, NodeState
+from llmgw.model.node import DrainState, Node, NodeOptions, NodeState
 from llmgw.model.requests import Join, Joined
 from llmgw.store import events, nodes, replicas
 from llmgw.store.db import Tx
@@ -55,14 +55,32 @@ def join(tx: Tx, name: str, wish: Join) -> Joined:
         "address": wish.address,
         "host_key": wish.host_key,
         "labels": {**known.labels, **wish.labels},
-        "options": known.options if wish.options == type(wish.options)() else wish.options,
+        "options": merged(known, wish.options),
         "state": NodeState.ADDING,
         "quarantined": None,
         "created": tuple(dict.fromkeys((*known.created, *wish.created))),
     }
     node = nodes.change(tx, known.id, **again) or known
+    for engine in nodes.engines(tx.db, known.id):
+        nodes.put_engine(tx, engine.model_copy(update={"checked_at": None, "next_try_at": None}))
     events.add(tx, "node.add", f"{known.id} is checked again", node=known.id)
     return Joined(node=node, known=True, after_event=last)
+
+
+def merged(known: Node, given: NodeOptions) -> NodeOptions:
+    """What was said before, and over it what is said now. Raises Refused for another root: the old one would stay."""
+    said = {name: value for name, value in given if value != getattr(NodeOptions(), name)}
+    root = said.get("root")
+    if root is not None and root not in (known.options.root, known.root):
+        raise Refused(
+            f"{known.id} keeps its files in {known.root or known.options.root}; that cannot be moved to {root}.",
+            fix=f"`llmgw node remove {known.id} --purge`, then add it again with --root.",
+            code="root_changed",
+        )
+    said.pop("root", None)
+    if "engines" in said:
+        said["engines"] = {**known.options.engines, **given.engines}
+    return known.options.model_copy(update=said)
 
 
 def _same_machine(node: Node, wish: Join) -> bool:

@@ -35,6 +35,8 @@ class Observe(Loop):
         self._world = world
         self._probe_due: dict[str, float] = {}
         self._list_due: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+        """What was last said of a failed look, by node."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._limit = asyncio.Semaphore(AT_ONCE)
 
@@ -84,9 +86,10 @@ class Observe(Loop):
                 self._list_due[node.id] = now + 5.0
                 if probe:
                     self._probe_due[node.id] = now + 15.0
-                if exc.code not in ("link_down", "link_lost"):
-                    why = str(exc)
-                    await world.store.write(lambda tx: _look_failed(tx, node.id, why))
+                why, code = str(exc), exc.code
+                if code not in ("link_down", "link_lost") and self._told.get(node.id) != why:
+                    self._told[node.id] = why  # said once, however often it is met again
+                    await world.store.write(lambda tx: _look_failed(tx, node.id, why, code))
         world.touch()
 
     async def _look(self, node: Node, *, probe: bool) -> None:
@@ -96,6 +99,7 @@ class Observe(Loop):
         busy = set(world.busy)
         listing = await world.remote(node).list_engines()
         world.taking_over.discard(node.id)
+        self._told.pop(node.id, None)
         await self._listed(node, listing, busy, asked)
         if probe:
             await self._probe(node)
@@ -127,8 +131,9 @@ class Observe(Loop):
         world.hint("health", "reconcile", "act")
 
 
-def _look_failed(tx: Tx, node: str, why: str) -> None:
-    events.add(tx, "node.look", f"{node} could not be looked at: {why}", node=node, severity=Severity.WARNING)
+def _look_failed(tx: Tx, node: str, why: str, code: str) -> None:
+    message = f"{node} could not be looked at: {why}"
+    events.add(tx, "node.look", message, node=node, severity=Severity.WARNING, code=code)
 
 
 def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object]) -> None:

@@ -71,6 +71,14 @@ class Profile(Record):
     def _as_text(cls, value: Any) -> Any:
         return tuple(str(item) for item in value) if isinstance(value, list) else value
 
+    @field_validator("args")
+    @classmethod
+    def _encodable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for arg in value:
+            if "\0" in arg or any("\ud800" <= char <= "\udfff" for char in arg):
+                raise ValueError(f"{arg!r} cannot be an argument of a program")
+        return value
+
 
 class Model(Record):
     """A catalog entry."""

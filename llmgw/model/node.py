@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from llmgw.model.base import Name, Record
 
@@ -26,15 +28,36 @@ class DrainState(StrEnum):
     DRAINED = "drained"
 
 
+_PLAIN = re.compile(r"[^\x00-\x20\x7f]{1,255}")
+
+
+def _plain(value: str) -> str:
+    if not _PLAIN.fullmatch(value):
+        raise ValueError(f"{value[:40]!r} is no name: 1 to 255 characters without spaces and control characters")
+    return value
+
+
+def _absolute(value: str | None) -> str | None:
+    if value is not None and (
+        not value.startswith("/") or posixpath.normpath(value) != value or not value.isprintable()
+    ):
+        raise ValueError(f"{value[:80]!r} is no absolute path in its plain form")
+    return value
+
+
+Plain = Annotated[str, AfterValidator(_plain)]
+PlainPath = Annotated[str | None, AfterValidator(_absolute)]
+
+
 class Address(Record):
     """Where and as whom a node is reached. `host` is `local` for the embedded server of this machine.
 
     `config_host` is the name to look up in the operator's OpenSSH configuration, when it differs from `host`.
     """
 
-    host: str
+    host: Plain
     port: int = Field(default=22, ge=1, le=65535)
-    user: str
+    user: Plain
     config_host: str | None = None
 
     @property
@@ -51,10 +74,10 @@ class Address(Record):
 class NodeOptions(Record):
     """What the operator said about a node with `node add` or `node set`. Stored per node, shown by `node show`."""
 
-    root: str | None = None
+    root: PlainPath = None
     """Directory on the node; None means `~/.local/share/llmgw`."""
-    nvidia_smi: str | None = None
-    ib_root: str | None = None
+    nvidia_smi: PlainPath = None
+    ib_root: PlainPath = None
     engines: dict[str, str] = {}
     """Engines named by path on purpose: `{"llamacpp": "/opt/llama.cpp/bin/llama-server"}`."""
 

@@ -7,11 +7,12 @@ Nothing is written to the node before preflight is done, and then one line: the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmgw.errors import NodeError, Refused, UsageError
+from llmgw.errors import NodeError, Refused, Unreachable, UsageError
 from llmgw.model.node import Address, NodeOptions
 from llmgw.model.probe import Probe
 from llmgw.model.requests import Join, Whoami
@@ -24,6 +25,8 @@ Say = Callable[[str, str], Awaitable[None]]
 Confirm = Callable[[str, str, str], Awaitable[bool]]
 """Called with host, public key and fingerprint of a host that nobody knows yet; True pins it."""
 
+UNUSED_PORT = 9
+"""discard: nothing listens there on any machine of today."""
 KNOWN_HOSTS = (Path("~/.ssh/known_hosts").expanduser(), Path("/etc/ssh/ssh_known_hosts"))
 
 
@@ -52,6 +55,7 @@ async def first_contact(
         probe = await _identify(connection, wish, say)
         await _preflight(probe, wish, say)
         _check_owner(probe, me, wish)
+        await _forwarding(connection, probe, wish)
         if wish.check_only:
             created: tuple[str, ...] = ()
         else:
@@ -80,6 +84,10 @@ def parse_target(target: str) -> tuple[str | None, str, int | None]:
     """`[user@]host[:port]`, `[user@][v6][:port]` → user, host, port."""
     user, at, rest = target.rpartition("@")
     port: int | None = None
+    if rest.startswith("[") and "]" not in rest:
+        raise UsageError(f"{target!r}: the bracket is not closed.", fix="Write [user@][v6-address][:port].")
+    if not target.isprintable() or len(target) > 300:
+        raise UsageError(f"{target[:40]!r} is no host.", fix="Write [user@]host[:port].")
     if rest.startswith("["):
         host, _, tail = rest[1:].partition("]")
         text = tail.removeprefix(":")
@@ -146,6 +154,22 @@ async def _preflight(probe: Probe, wish: Wish, say: Say) -> None:
         )
     if not probe.problems:
         await say("preflight", "no findings")
+
+
+async def _forwarding(connection: Connection, probe: Probe, wish: Wish) -> None:
+    """Engines are reached through the connection: an sshd that forwards nothing cannot serve. A closed port tells."""
+    try:
+        await connection.open_stream(UNUSED_PORT, asyncio.Protocol)
+    except Unreachable:
+        return  # Nothing listens there: forwarding works.
+    except Refused as exc:
+        if wish.check_only:
+            return
+        raise Refused(
+            f"The sshd of {probe.hostname} forbids forwarding: {exc.message}",
+            fix="Set `AllowTcpForwarding local` (and no PermitOpen) in its sshd_config, and reload it.",
+            code="forwarding_forbidden",
+        ) from None
 
 
 def _check_owner(probe: Probe, me: Whoami, wish: Wish) -> None:

@@ -61,6 +61,9 @@ async def recheck(remote: Remote, entry: NodeEngine, build: Build, *, now: Calla
         found = await remote.install_check(build)
     except NodeError as exc:
         return failed(entry, exc, now())
+    if not found.installed:
+        gone = NodeError(f"it is not there any more: {found.reason or entry.path}", fix="It is installed again.")
+        return failed(entry, gone, now()).model_copy(update={"next_try_at": None})
     return entry.model_copy(update={"checked_at": now(), "detail": found.version_text or entry.detail})
 
 

@@ -155,6 +155,7 @@ class Call(asyncssh.SSHClientSession[bytes]):
         return self._with_tail(
             BadReply(
                 f"{script} ended without an answer (exit status {self.exit_status})" + (f": {words}" if words else "."),
+                fix="Its login may be ending commands: look at the login shell, its start-up files and ForceCommand.",
                 code="no_answer",
             )
         )

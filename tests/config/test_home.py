@@ -21,13 +21,21 @@ def test_where_it_is() -> None:
     assert find_home({"LLMGW_HOME": ""}, uid=0).path == Path("/var/lib/llmgw")
 
 
-def test_it_is_made_private_and_made_private_again(tmp_path: Path) -> None:
+def test_it_is_made_private(tmp_path: Path) -> None:
     home = Home(tmp_path / "a" / "b")
     home.ensure()
-    assert home.path.stat().st_mode & 0o777 == 0o700
-    home.path.chmod(0o755)
     home.ensure()
     assert home.path.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o1777, 0o750])
+def test_a_directory_that_others_may_enter_is_refused_and_left_as_it_is(tmp_path: Path, mode: int) -> None:
+    """It may be anything, /tmp or /proc: its mode is not ours to change."""
+    tmp_path.chmod(mode)
+    with pytest.raises(Refused, match="may be entered by others") as caught:
+        Home(tmp_path).ensure()
+    assert "chmod 700" in caught.value.fix
+    assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")

@@ -155,7 +155,7 @@ def test_no_file_is_the_defaults_and_a_named_one_must_be_there(tmp_path: Path, m
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be read: Is a directory\. Check its owner and mode"):
+    with pytest.raises(ConfigError, match=r"cannot be read: it is no plain file"):
         load(tmp_path, Settings)
     binary = tmp_path / "b.yaml"
     binary.write_bytes(b"listen: \xff\xfe")
@@ -165,6 +165,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     huge.write_bytes(b"# " + b"x" * (1 << 20))
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
         load(huge, Settings)
+
+
+def test_a_key_that_stands_twice_is_a_complaint() -> None:
+    assert "x.yaml:2: listen: stands here for the second time" in complaint("listen: a:1\nlisten: b:2\n")
+    assert "x.yaml:3: queue: stands here for the second time" in complaint("gateway:\n  queue: 1\n  queue: 2\n")
 
 
 def test_a_bomb_of_aliases_and_a_deep_tree_are_complaints() -> None:

@@ -1,0 +1,1 @@
+"""The loops' own decisions that need no node."""

@@ -69,6 +69,17 @@ def test_the_record_on_the_node_is_gone(state: ReplicaState) -> None:
     assert found == Dead("m-1", 1, "it is not on the node any more, and neither is its record there")
 
 
+@pytest.mark.parametrize("state", [S.LOADING, S.READY, S.LOST])
+def test_the_record_is_gone_and_the_very_process_lives(state: ReplicaState) -> None:
+    """Somebody deleted files under a running engine: it serves, and only another process would not be it."""
+    shard = Shard(node="n1", attempt=1, process=Process(boot_id=BOOT, pid=100, start_ticks=5), port=41000)
+    same = Stray(pid=100, start_ticks=5, replica="m-1", rank=0, attempt=1)
+    assert verdict(state, strays=(same,), shards=(shard,)) == Alive("m-1", shard)
+    for other in ({"pid": 101}, {"start_ticks": 6}, {"replica": "m-2"}):
+        found = verdict(state, strays=(same.model_copy(update=other),), shards=(shard,))
+        assert isinstance(found, Dead)
+
+
 def test_never_started() -> None:
     assert verdict(S.STARTING) == NeverStarted("m-1")
 

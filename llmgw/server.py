@@ -53,6 +53,7 @@ from llmgw.store.db import Store
 
 log = logging.getLogger("llmgw.server")
 
+PURPOSE = "server run"
 COMMAND_WAIT = 60.0
 """Seconds that `server run` waits for a lease that a command holds."""
 
@@ -265,7 +266,7 @@ async def run(
     `ready` is called when it serves, `say` with what a person at the terminal should know when it ends. `standby` waits
     for the lease without limit.
     """
-    plane = ControlPlane(home, settings, gateway=True, purpose="server run")
+    plane = ControlPlane(home, settings, gateway=True, purpose=PURPOSE)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -305,7 +306,7 @@ def _raise_file_limit() -> None:
 
 def _held_by_command(home: Home) -> bool:
     holder = leases.holder(home.lock)
-    return holder is not None and "(server run)" not in holder
+    return holder is not None and holder.purpose != PURPOSE
 
 
 def _ssh_config(settings: Settings) -> tuple[Path, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from llmgw.model.catalog import Model
 from llmgw.model.event import Audit, Event
@@ -50,4 +50,3 @@ class Feed(Protocol):
 
 
 Metrics = Callable[[], str]
-Handler = Callable[..., Awaitable[Any]]

@@ -138,7 +138,8 @@ async def _ask(endpoint: str, key: str, *, show: bool) -> dict[str, Any]:
     }
     if show:
         say(f"\n  > {QUESTION}")
-    began, first, words, usage = time.monotonic(), None, [], {}
+    began, first, words = time.monotonic(), None, []
+    usage: dict[str, Any] = {}
     headers = {"authorization": f"Bearer {key}"}
     async with (
         aiohttp.ClientSession() as http,

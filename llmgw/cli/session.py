@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 from llmgw.admin.client import AdminClient
 from llmgw.config.home import Home, find_home
@@ -87,7 +88,7 @@ async def acting(purpose: str) -> AsyncIterator[AdminClient]:
         await client.close()
 
 
-def run(work) -> None:  # type: ignore[no-untyped-def]
+def run(work: Coroutine[Any, Any, None]) -> None:
     """Runs a command's coroutine; on the fast loop where it is installed."""
     try:
         import uvloop

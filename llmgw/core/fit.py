@@ -126,7 +126,7 @@ def _memory(model: Model, profile: Profile, installed: NodeEngine, probe: Probe,
     need = max(needed or 0, least)
     usable = probe.memory.usable
     if usable is None:
-        return f"its memory could not be read ({probe.unknown.get('memory.total', 'no reason given')})"
+        return f"its memory could not be read ({probe.unknown.get('memory', 'no reason given')})"
     free = free_memory(node, probe, snapshot)
     if need > free:
         return f"needs {gib(need)} of memory, {gib(max(free, 0))} of {gib(usable)} are free"

@@ -1,10 +1,9 @@
 """Wishes against what is there: a snapshot and the time in, actions with their reasons out.
 
-Each replica of a model ends in exactly one bucket:
+What nobody wants any more and is stopped is forgotten; what has no model any more is retired. Every other replica of a
+model is in exactly one bucket:
 
-    forget    nothing of it is left and nobody wants it
     going     on its way out already
-    orphan    its model or profile is not in the catalog any more
     leaving   wanted gone from where it is (draining node, outdated revision) once a replacement is ready
     absent    lost for too long, or given up on its node: does not count, something else takes its place
     staying   counts towards what is wanted
@@ -46,7 +45,7 @@ def reconcile(snapshot: Snapshot, now: float) -> Decision:
     """What to do now. Run again on its own result it decides nothing more."""
     decision = Decision()
     for replica in snapshot.replicas:
-        if not replica.wanted and replica.state.over and replica.state is ReplicaState.STOPPED:
+        if not replica.wanted and replica.state is ReplicaState.STOPPED:
             decision.actions.append(Forget(replica=replica.id, reason="nothing of it is left on its node"))
         elif replica.wanted and replica.model not in snapshot.model_by_name:
             reason = f"{replica.model} is not in the catalog any more"
@@ -95,21 +94,28 @@ def _model(model: Model, snapshot: Snapshot, now: float, decision: Decision) -> 
     actions += _retire_leaving(buckets, want)
     actions += _retire_surplus(buckets, want)
     decision.actions += actions
-    decision.status.append(_status(model, buckets, want, pending or nowhere))
+    decision.status.append(_status(model, buckets, want, pending, nowhere))
     return snapshot
 
 
-def _weights_pending(model: Model, snapshot: Snapshot) -> str:
-    """Why the weights are not here yet: nothing is placed by a size that is not known. Empty when they are."""
+@dataclass(frozen=True)
+class _Pending:
+    """The weights are not here yet: nothing is placed by a size that is not known."""
+
+    reason: str
+    failed: bool = False
+
+
+def _weights_pending(model: Model, snapshot: Snapshot) -> _Pending | None:
     weights = snapshot.weights.get(model.source)
     if weights is None or weights.state is FetchState.ABSENT:
-        return "fetching its weights"
+        return _Pending("fetching its weights")
     if weights.state is FetchState.FAILED:
-        return f"its weights cannot be had: {weights.error}"
+        return _Pending(f"its weights cannot be had: {weights.error}", failed=True)
     if weights.state is FetchState.FETCHING:
         share = f" {weights.progress:.0%} of {weights.size >> 20} MB" if weights.progress and weights.size else ""
-        return f"fetching its weights{share}"
-    return ""
+        return _Pending(f"fetching its weights{share}")
+    return None
 
 
 def _sort(model: Model, snapshot: Snapshot, now: float) -> _Buckets:
@@ -259,7 +265,7 @@ def _drained(snapshot: Snapshot) -> list[Action]:
     ]
 
 
-def _status(model: Model, buckets: _Buckets, want: int, nowhere: str) -> ModelStatus:
+def _status(model: Model, buckets: _Buckets, want: int, pending: _Pending | None, nowhere: str) -> ModelStatus:
     everyone = [*buckets.staying, *(replica for replica, _ in buckets.leaving)]
     ready = sum(replica.state is ReplicaState.READY for replica in everyone)
     state, reason = "ready", ""
@@ -274,8 +280,9 @@ def _status(model: Model, buckets: _Buckets, want: int, nowhere: str) -> ModelSt
             reason += f" ({waiting.reason})" if waiting.reason else ""
             if waiting.state is ReplicaState.FAILED and not ready:
                 state = "degraded"
-        elif nowhere.startswith("fetching"):
-            state, reason = ("degraded" if ready else "loading"), nowhere
+        elif pending is not None:
+            state = "degraded" if ready else "unplaceable" if pending.failed else "loading"
+            reason = pending.reason
         elif nowhere:
             state, reason = ("degraded" if ready else "unplaceable"), nowhere
         elif buckets.absent:
@@ -283,8 +290,7 @@ def _status(model: Model, buckets: _Buckets, want: int, nowhere: str) -> ModelSt
             state, reason = ("degraded" if ready else "unplaceable"), f"{replica.lead.node}: {why}"
     elif nowhere:
         reason = f"a replacement finds no node ({nowhere})"
-    stuck = bool(nowhere) and not nowhere.startswith("fetching")
-    return ModelStatus(model=model.name, state=state, reason=reason, ready=ready, wanted=want, nowhere=stuck)
+    return ModelStatus(model=model.name, state=state, reason=reason, ready=ready, wanted=want, nowhere=bool(nowhere))
 
 
 def _imagined(action: Place, now: float, index: int) -> Replica:

@@ -1,4 +1,4 @@
-"""Carries out what was decided. The only loop that changes a node: it launches and it stops, one story a replica."""
+"""Carries out what was decided. The only loop that starts and stops engines, one story a replica."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Act(Loop):
             if replica.state.going and reachable:
                 self._spawn(replica.id, stopping.stop(self._world, replica.id))
             elif replica.state is S.FETCHING and reachable:
-                self._spawn(replica.id, starting.launch(self._world, replica.id, replica.reason))
+                self._spawn(replica.id, starting.launch(self._world, replica.id))
 
     async def stop(self) -> None:
         await super().stop()
@@ -56,7 +56,7 @@ class Act(Loop):
         self._world.touch()
         for action in actions:
             if isinstance(action, Launch):
-                self._spawn(action.replica, starting.launch(self._world, action.replica, action.reason))
+                self._spawn(action.replica, starting.launch(self._world, action.replica))
             elif isinstance(action, Forget):
                 self._world.engine_keys.pop(action.replica, None)
                 self._world.progress.pop(action.replica, None)

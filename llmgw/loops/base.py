@@ -41,7 +41,7 @@ class Loop:
             try:
                 await self.turn()
             except Exception as exc:
-                # A loop must outlive whatever one turn meets; what it met is shown by `failures` and the log.
+                # A loop must outlive whatever one turn meets; what it met is in the log.
                 self.failures += 1
                 self.last_error = str(exc) or type(exc).__name__
                 expected = isinstance(exc, LlmgwError)
@@ -51,3 +51,8 @@ class Loop:
                 self.failures = 0
                 self.last_error = None
                 await self.hint.wait(self.period)
+
+
+def ended(running: dict[str, asyncio.Task[None]], name: str, _: asyncio.Task[None]) -> None:
+    """For `add_done_callback`: takes a task out of the ones that run."""
+    running.pop(name, None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import Any
 
 from llmgw.errors import LlmgwError
 from llmgw.loops.base import Loop
@@ -32,8 +34,8 @@ class Connect(Loop):
 
     async def turn(self) -> None:
         while not self._changes.empty():
-            node, status = self._changes.get_nowait()
-            await self._record(node, status)
+            changed, status = self._changes.get_nowait()
+            await self._record(changed, status)
         wanted = {node.id: node for node in await self._world.store.read(nodes.every) if not node.quarantined}
         for name, node in wanted.items():
             if name not in self._known:
@@ -43,7 +45,7 @@ class Connect(Loop):
                     # One record that cannot be used must not keep the others from being connected.
                     why = str(exc)
                     if node.link_error != why:
-                        await self._world.store.write(lambda tx, n=name, w=why: nodes.change(tx, n, link_error=w))
+                        await self._world.store.write(partial(nodes.change, node=name, link_error=why))
                     continue
                 self._known.add(name)
         for name in self._known - set(wanted):
@@ -77,7 +79,7 @@ def _down(tx: Tx, node: str, status: LinkStatus) -> None:
     if before is None:
         return
     why = str(status.error) if status.error else "the connection was lost"
-    fields = {"link": LinkState.DOWN, "link_error": why}
+    fields: dict[str, Any] = {"link": LinkState.DOWN, "link_error": why}
     if before.link is LinkState.UP or before.link_since is None:
         fields["link_since"] = tx.now
         events.add(tx, "node.link", f"{node} is out of reach: {why}", node=node, severity=Severity.WARNING, link="down")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
 
 from llmgw.core.lifecycle import STEADY_AFTER
 from llmgw.errors import LlmgwError
@@ -12,6 +15,7 @@ from llmgw.loops.world import World
 from llmgw.model.event import Severity
 from llmgw.model.node import LinkState
 from llmgw.model.replica import Replica
+from llmgw.model.snapshot import Snapshot
 from llmgw.nodes import ask
 from llmgw.store import replicas
 from llmgw.store.db import Tx
@@ -38,6 +42,7 @@ class Health(Loop):
         self._world = world
         self._proofs: dict[str, asyncio.Task[None]] = {}
         self._checks: dict[str, asyncio.Task[None]] = {}
+        self._looks: set[asyncio.Task[None]] = set()
         self._due: dict[str, float] = {}
         self._strikes: dict[str, int] = {}
 
@@ -62,7 +67,9 @@ class Health(Loop):
         """The gateway's hint: something is wrong with a replica. A hint is no proof: it makes us look."""
         self._due[replica] = 0.0
         self._world.hint("health")
-        asyncio.get_running_loop().create_task(self._look_at(replica))
+        task = asyncio.create_task(self._look_at(replica))
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
 
     async def stop(self) -> None:
         await super().stop()
@@ -76,7 +83,7 @@ class Health(Loop):
         if found is not None:
             self._world.look(found.lead.node)
 
-    def _once(self, tasks: dict[str, asyncio.Task[None]], replica: str, work) -> None:  # type: ignore[no-untyped-def]
+    def _once(self, tasks: dict[str, asyncio.Task[None]], replica: str, work: Coroutine[Any, Any, None]) -> None:
         if replica in tasks:
             work.close()
             return
@@ -84,7 +91,7 @@ class Health(Loop):
         tasks[replica] = task
         task.add_done_callback(lambda _: tasks.pop(replica, None))
 
-    async def _prove(self, replica: Replica, snapshot) -> None:  # type: ignore[no-untyped-def]
+    async def _prove(self, replica: Replica, snapshot: Snapshot) -> None:
         """Asks for one real answer until it comes. Its process is looked at in between: a dead one ends the wait."""
         world = self._world
         model = snapshot.model_by_name.get(replica.model)
@@ -103,13 +110,13 @@ class Health(Loop):
             now = world.clock.monotonic()
             if refusal.code == "forwarding_forbidden" or now - began > SILENT_LIMIT:
                 why = f"it has not answered for {now - began:.0f} s: {refusal}"
-                await world.store.write(lambda tx, why=why: fail(tx, replica.id, why))
+                await world.store.write(partial(fail, replica=replica.id, cause=why))
                 world.hint("reconcile")
                 return
             if now - told > TELL_EVERY:
                 told = now
                 why = f"no answer for {now - began:.0f} s: {refusal}"
-                await world.store.write(lambda tx, why=why: replicas.change(tx, replica.id, reason=why))
+                await world.store.write(partial(replicas.change, replica=replica.id, reason=why))
                 world.touch()
             if now - looked > 1.0:
                 looked = now

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from llmgw.engines.base import Build, Unsupported
 from llmgw.engines.registry import engines
 from llmgw.errors import LlmgwError
-from llmgw.loops.base import Loop, log
+from llmgw.loops.base import Loop, ended, log
 from llmgw.loops.world import World
 from llmgw.model.engine import InstallState, NodeEngine
 from llmgw.model.event import Severity
@@ -37,7 +38,7 @@ class Install(Loop):
                 task = asyncio.create_task(self._converge(node), name=f"engines of {node.id}")
                 self._running[node.id] = task
                 self._world.working(node.id, task)
-                task.add_done_callback(lambda _, name=node.id: self._running.pop(name, None))
+                task.add_done_callback(partial(ended, self._running, node.id))
 
     async def stop(self) -> None:
         await super().stop()
@@ -68,7 +69,7 @@ class Install(Loop):
             versions.insert(0, named)
         for version, entry in known.items():
             if version not in versions:
-                await world.store.write(lambda tx, entry=entry: nodes.remove_engine(tx, entry))
+                await world.store.write(partial(_drop, entry))
         for version in versions:
             entry = known.get(version) or NodeEngine(node=node.id, engine=name, version=version)
             if await self._version(node, entry):
@@ -120,6 +121,10 @@ class Install(Loop):
         await self._world.store.write(lambda tx: _join(tx, node))
         self._world.touch()
         self._world.hint("reconcile")
+
+
+def _drop(entry: NodeEngine, tx: Tx) -> None:
+    nodes.remove_engine(tx, entry)
 
 
 def _moved(entry: NodeEngine, build: Build) -> bool:

@@ -22,7 +22,7 @@ def id_from(hostname: str) -> str:
 
 def join(tx: Tx, name: str, wish: Join) -> Joined:
     everyone = nodes.every(tx.db)
-    last = tx.db.execute("SELECT COALESCE(MAX(id), 0) FROM events").fetchone()[0]
+    last = events.last_id(tx.db)
     same = next((node for node in everyone if _same_machine(node, wish)), None)
     if same is not None and wish.name is not None and same.id != wish.name:
         raise Refused(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 from llmgw.core import adopt
 from llmgw.core.differences import differences
 from llmgw.errors import LlmgwError
-from llmgw.loops.base import Loop, log
+from llmgw.loops.base import Loop, ended, log
 from llmgw.loops.changes import S, fail, move
 from llmgw.loops.world import World
 from llmgw.model.event import Severity
@@ -56,7 +57,7 @@ class Observe(Loop):
             task = asyncio.create_task(self._visit(node, probe=probe), name=f"look at {node.id}")
             self._running[node.id] = task
             world.working(node.id, task)
-            task.add_done_callback(lambda _, name=node.id: self._running.pop(name, None))
+            task.add_done_callback(partial(ended, self._running, node.id))
 
     async def visit(self, name: str) -> None:
         """A full look now, for somebody who waits for it. Raises what went wrong."""

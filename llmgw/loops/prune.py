@@ -73,7 +73,7 @@ class Audit(Loop):
     async def turn(self) -> None:
         taken = [self._records.popleft() for _ in range(len(self._records))]
         if taken:
-            await self._world.store.write(lambda tx: [events.add_audit(tx, entry) for entry in taken])
+            await self._world.store.write(lambda tx: events.add_audit(tx, taken))
 
     async def stop(self) -> None:
         await super().stop()

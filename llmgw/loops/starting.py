@@ -15,7 +15,7 @@ from llmgw.store import intents, replicas
 from llmgw.store.db import Tx
 
 
-async def launch(world: World, replica_id: str, reason: str) -> None:
+async def launch(world: World, replica_id: str) -> None:
     """Brings a replica from `fetching` to `loading`. Whether it answers is for the health loop to find out."""
     snapshot = await world.snapshot()
     replica = next((found for found in snapshot.replicas if found.id == replica_id), None)

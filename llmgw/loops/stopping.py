@@ -59,8 +59,8 @@ async def _quiet(world: World, replica_id: str) -> None:
 
 def _intend(tx: Tx, replica_id: str, term: int) -> None:
     now = replicas.get(tx.db, replica_id)
-    reason = now.reason if now is not None else ""
-    move(tx, replica_id, S.STOPPING, reason)
-    node = now.lead.node if now is not None else ""
-    attempt = now.lead.attempt if now is not None else None
+    if now is None:
+        return
+    move(tx, replica_id, S.STOPPING, now.reason)
+    node, attempt = now.lead.node, now.lead.attempt
     intents.begin(tx, "stop", node, term=term, replica=replica_id, rank=0, attempt=attempt)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 HEADROOM = 64 << 20
 
 
-def session(tls: object) -> aiohttp.ClientSession:
+def session(tls: ssl.SSLContext) -> aiohttp.ClientSession:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=20, sock_read=STALL)
     return aiohttp.ClientSession(
         timeout=timeout, connector=aiohttp.TCPConnector(ssl=tls), trust_env=True, auto_decompress=False

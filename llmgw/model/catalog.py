@@ -116,8 +116,8 @@ class Model(Record):
     def revision(self, engine_version: str) -> str:
         """Hash of the entry and the engine version, never of argv: an upgrade of llmgw restarts no engine.
 
-        Scaling and aliases are left out: they change how many run and what they are called, not what runs.
+        What is left out changes how many run, what they are called and who is asked, not what runs.
         """
-        entry = self.model_dump(mode="json", exclude={"scaling", "aliases", "lost_after", "routing", "max_output"})
+        entry = self.model_dump(mode="json", exclude={"scaling", "aliases", "lost_after", "routing"})
         text = json.dumps([entry, engine_version], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -20,25 +20,6 @@ class InstallState(StrEnum):
     UNSUPPORTED = "unsupported"
     SKIPPED = "skipped"
 
-    @property
-    def settled(self) -> bool:
-        return self in (
-            InstallState.INSTALLED,
-            InstallState.FAILED,
-            InstallState.UNSUPPORTED,
-            InstallState.SKIPPED,
-        )
-
-
-class EngineRef(Record):
-    """An engine of a version as the configuration names it: `llamacpp`, `pypi:xllamacpp==2026.10.11549`."""
-
-    engine: str
-    version: str
-
-    def __str__(self) -> str:
-        return f"{self.engine} {self.version}"
-
 
 class NodeEngine(Record):
     """An engine on a node. Offered to placement only when `state` is `installed`."""

@@ -120,8 +120,3 @@ class Node(Record):
     added_at: float = 0.0
     seen_at: float | None = None
     probed_at: float | None = None
-
-    @property
-    def schedulable(self) -> bool:
-        """Whether new replicas may come here, as far as wishes go (the link and problems are judged apart)."""
-        return not self.cordoned and self.drain is DrainState.NONE

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from llmgw.model.base import Name, Record
-from llmgw.model.catalog import Model
 from llmgw.model.engine import NodeEngine
 from llmgw.model.event import Audit, Event
 from llmgw.model.key import ApiKey
@@ -69,10 +68,6 @@ class MadeKey(Record):
     key: ApiKey
     secret: str
     """Shown this once."""
-
-
-class ModelList(Record):
-    models: tuple[Model, ...]
 
 
 class Logs(Record):

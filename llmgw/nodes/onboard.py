@@ -40,7 +40,6 @@ class Wish:
     labels: dict[str, str] = field(default_factory=dict)
     fingerprint: str | None = None
     take_over: bool = False
-    check_only: bool = False
 
 
 async def first_contact(
@@ -55,15 +54,11 @@ async def first_contact(
         probe = await _identify(connection, wish, say)
         await _preflight(probe, wish, say)
         _check_owner(probe, me, wish)
-        await _forwarding(connection, probe, wish)
-        if wish.check_only:
-            created: tuple[str, ...] = ()
-        else:
-            created = await _leave_key(connection, me, wish, say)
+        await _forwarding(connection, probe)
+        created = await _leave_key(connection, me, wish, say)
     finally:
         await connection.close()
-    if not wish.check_only:
-        await _prove(address, connection.host_key, key, say)
+    await _prove(address, connection.host_key, key, say)
     join = Join(
         name=wish.name,
         address=address,
@@ -147,7 +142,7 @@ async def _preflight(probe: Probe, wish: Wish, say: Say) -> None:
     for problem in probe.problems:
         await say("preflight", f"{problem.severity}: {problem.message} {problem.fix}".rstrip())
     errors = [problem for problem in probe.problems if problem.severity == "error"]
-    if errors and not wish.check_only:
+    if errors:
         first = errors[0]
         raise Refused(
             f"{probe.hostname} cannot serve: {first.message}", fix=first.fix or "Mend that first.", code=first.code
@@ -156,15 +151,13 @@ async def _preflight(probe: Probe, wish: Wish, say: Say) -> None:
         await say("preflight", "no findings")
 
 
-async def _forwarding(connection: Connection, probe: Probe, wish: Wish) -> None:
+async def _forwarding(connection: Connection, probe: Probe) -> None:
     """Engines are reached through the connection: an sshd that forwards nothing cannot serve. A closed port tells."""
     try:
         await connection.open_stream(UNUSED_PORT, asyncio.Protocol)
     except Unreachable:
         return  # Nothing listens there: forwarding works.
     except Refused as exc:
-        if wish.check_only:
-            return
         raise Refused(
             f"The sshd of {probe.hostname} forbids forwarding: {exc.message}",
             fix="Set `AllowTcpForwarding local` (and no PermitOpen) in its sshd_config, and reload it.",
@@ -174,7 +167,7 @@ async def _forwarding(connection: Connection, probe: Probe, wish: Wish) -> None:
 
 def _check_owner(probe: Probe, me: Whoami, wish: Wish) -> None:
     owner = probe.owner
-    if owner is not None and owner.controller_id != me.controller_id and not (wish.take_over or wish.check_only):
+    if owner is not None and owner.controller_id != me.controller_id and not wish.take_over:
         raise Refused(
             f"{probe.hostname} belongs to another control plane ({owner.controller_id}, term {owner.term}).",
             fix="Remove it there first; add --take-over if that one is gone for good.",

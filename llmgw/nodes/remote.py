@@ -150,7 +150,6 @@ class Remote:
             "argv": list(argv),
             "env": {**env, key_variable: key.reveal()},
             "ports": list(ports),
-            "port_avoid": [],
             "manifest": {**manifest, "key_variable": key_variable},
         }
         return typed(Started, await self._runner.run_script("engine", args, deadline=deadline), self._node.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlite_utils import Database
@@ -44,6 +45,11 @@ def after(db: Database, last: int, *, limit: int = 500, node: str | None = None)
     return [from_row(Event, row) for row in rows]
 
 
+def last_id(db: Database) -> int:
+    """The id of the newest event; 0 before the first."""
+    return int(next(iter(db.query("SELECT COALESCE(MAX(id), 0) AS last FROM events")))["last"])
+
+
 def latest(db: Database, *, limit: int = 100, node: str | None = None, replica: str | None = None) -> list[Event]:
     """The newest `limit` events, oldest first."""
     rows = db.query(
@@ -53,8 +59,8 @@ def latest(db: Database, *, limit: int = 100, node: str | None = None, replica: 
     return [from_row(Event, row) for row in rows][::-1]
 
 
-def add_audit(tx: Tx, entry: Audit) -> None:
-    tx.db.table("audit").insert(to_row(entry, exclude=_NO_ID))
+def add_audit(tx: Tx, entries: Iterable[Audit]) -> None:
+    tx.db.table("audit").insert_all(to_row(entry, exclude=_NO_ID) for entry in entries)
 
 
 def audit(db: Database, *, limit: int = 100, node: str | None = None) -> list[Audit]:

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from sqlite_utils import Database
 
 from llmgw.model.key import ApiKey
+from llmgw.model.usage import UsageRow
 from llmgw.store.db import Tx
 from llmgw.store.rows import from_row, to_row
-
-
-class Counts(Protocol):
-    key: str
-    model: str
-    requests: int
-    prompt_tokens: int
-    completion_tokens: int
-    cancelled: int
-    failed: int
 
 
 def every(db: Database, *, revoked: bool = False) -> list[ApiKey]:
@@ -38,7 +29,7 @@ def put(tx: Tx, key: ApiKey) -> None:
     tx.db.table("keys").upsert(to_row(key), pk="name")
 
 
-def add_usage(tx: Tx, rows: Iterable[Counts]) -> None:
+def add_usage(tx: Tx, rows: Iterable[UsageRow]) -> None:
     day = time.strftime("%Y-%m-%d", time.gmtime(tx.now))
     for row in rows:
         tx.db.conn.execute(

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw.config.home import host_name
@@ -31,8 +32,24 @@ class Lease:
             self._descriptor = -1
 
 
-def holder(path: Path) -> str | None:
-    """Who holds the lease, for people: `pid 4711 on gpu01 since 2026-11-30 12:00:00 (server run)`; None when free."""
+@dataclass(frozen=True)
+class Holder:
+    """Who holds the lease. Its text is for people: `pid 4711 on gpu01 since 2026-11-30 12:00:00 (server run)`."""
+
+    pid: int | None = None
+    host: str = ""
+    since: float = 0.0
+    purpose: str = ""
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return "another process"
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return f"pid {self.pid} on {self.host} since {since} ({self.purpose})"
+
+
+def holder(path: Path) -> Holder | None:
+    """Who holds the lease; None when it is free."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -96,10 +113,9 @@ def set_term(tx: Tx, controller: str, term: int) -> int:
     return term
 
 
-def _who(path: Path) -> str:
+def _who(path: Path) -> Holder:
     try:
         body = json.loads(path.read_text())
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(body["since"]))
-        return f"pid {body['pid']} on {body['host']} since {since} ({body['purpose']})"
+        return Holder(int(body["pid"]), str(body["host"]), float(body["since"]), str(body["purpose"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+        return Holder()

@@ -175,7 +175,7 @@ def test_a_stopped_or_given_up_replica_holds_no_gpu() -> None:
 
 
 def test_memory_that_could_not_be_read_fits_nothing() -> None:
-    found = judge(probes={"n1": probe(memory={}, unknown={"memory.total": "/proc/meminfo: permission denied"})})
+    found = judge(probes={"n1": probe(memory={}, unknown={"memory": "/proc/meminfo: permission denied"})})
     assert found.reason == "its memory could not be read (/proc/meminfo: permission denied)"  # type: ignore[union-attr]
     found = judge(probes={"n1": probe(memory={})})
     assert found.reason == "its memory could not be read (no reason given)"  # type: ignore[union-attr]

@@ -283,7 +283,7 @@ def test_an_outdated_replica_is_replaced_before_it_goes(changed: Model, reason: 
 
 
 def test_scaling_and_names_change_no_revision() -> None:
-    changed = model(want=1, aliases=["x"], lost_after="1h", max_output=5)
+    changed = model(want=1, aliases=["x"], lost_after="1h")
     assert decide(node(), models=(changed,), replicas=(replica(M, "m-1"),)) == []
 
 

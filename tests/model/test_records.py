@@ -137,7 +137,7 @@ ENTRY: dict[str, Any] = {
         ({"aliases": ["x"]}, True),
         ({"lost_after": "1h"}, True),
         ({"routing": "prefix"}, True),
-        ({"max_output": 5}, True),
+        ({"max_output": 5}, False),
         ({"source": "pypi:p/other.gguf"}, False),
         ({"context_length": 4096}, False),
         ({"task": "embed"}, False),

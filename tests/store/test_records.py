@@ -258,7 +258,7 @@ def test_events(tx: Tx, kind: str, message: str, severity: Severity, node: str |
 )
 def test_audit(tx: Tx, entry: Audit) -> None:
     clear(tx, "audit")
-    events.add_audit(tx, entry)
+    events.add_audit(tx, [entry])
     (found,) = events.audit(tx.db)
     assert found.model_copy(update={"id": 0}) == entry
 
@@ -396,7 +396,7 @@ def test_events_after_and_latest(tx: Tx) -> None:
 def test_events_are_pruned_by_age_and_by_number(tx: Tx) -> None:
     for number in range(10):
         events.add(Tx(tx.db, float(number)), "k", str(number))
-        events.add_audit(tx, Audit(at=float(number), node="n", command="probe.py"))
+        events.add_audit(tx, [Audit(at=float(number), node="n", command="probe.py")])
     assert events.prune(tx, older_than=3.0, keep=1000) == 6
     assert [event.message for event in events.after(tx.db, 0)] == list("3456789")
     assert events.prune(tx, older_than=0.0, keep=2) == 10
@@ -408,7 +408,7 @@ def test_events_are_pruned_by_age_and_by_number(tx: Tx) -> None:
 
 def test_audit_is_read_by_node(tx: Tx) -> None:
     for number in range(6):
-        events.add_audit(tx, Audit(at=0.0, node=f"n{number % 2}", command=str(number)))
+        events.add_audit(tx, [Audit(at=0.0, node=f"n{number % 2}", command=str(number))])
     assert [entry.command for entry in events.audit(tx.db, node="n1", limit=2)] == ["3", "5"]
     assert [entry.id for entry in events.audit(tx.db)] == [1, 2, 3, 4, 5, 6]
 

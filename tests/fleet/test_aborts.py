@@ -90,7 +90,7 @@ def test_the_engine_sees_every_abort(plane: Plane, machines, add, tmp_path: Path
 def test_the_real_engine_is_free_again(real_plane: Plane, machines, add, tmp_path: Path):
     """llama.cpp's own slots are free again, and none is held by somebody who has gone.
 
-    Where every client leaves at the same moment llama.cpp stops generating at once, but may call a slot busy until it is
+    Where all clients leave at one moment llama.cpp stops generating at once, but may call a slot busy until it is
     asked the next thing (seen with xllamacpp 2026.10.11549): so the next thing is asked.
     """
     plane, alpha = real_plane, machines[0]

@@ -1,15 +1,18 @@
 """What a probe found out about a node: the typed part of the document that `remote_scripts/probe.py` answers with.
 
-Sizes in bytes, times in Unix seconds. `None` means that it could not be read; `unknown` says why. Never 0 instead.
+Sizes in bytes, times in Unix seconds, rates of a fabric in Gbit/s. `None` means that it could not be read; `unknown`
+says why. Never 0 instead. Facts only: what they mean is judged in `core/`.
+Schema 1 said less and also said `problems`; a stored document of it still reads.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from llmgw.model.base import Report
+from llmgw.model.gpu import MAX_GPUS, Amd, Gpu, GpuProcess, Intel, Nvidia, Xid
 from llmgw.model.node import Problem
 
 MAX_ITEMS = 4096
@@ -33,6 +36,7 @@ class Os(Report):
     pretty: str | None = None
     kernel: str | None = None
     arch: str
+    wsl: bool = False
 
 
 class Libc(Report):
@@ -42,16 +46,27 @@ class Libc(Report):
 
 class Cpu(Report):
     model: str | None = None
+    vendor: str | None = None
     cores: int | None = Field(default=None, ge=1)
     threads: int | None = Field(default=None, ge=1)
+    usable: int | None = Field(default=None, ge=1)
+    """Threads that this process may run on, by its affinity."""
     flags: tuple[str, ...] = Field(default=(), max_length=MAX_ITEMS)
+    """Only those that engines ask for."""
     level: str | None = None
+    """`x86-64-v1` to `v4` (the psABI's levels), `armv8`, `armv8.2`, `armv9`, else the machine's name."""
+    hypervisor: bool | None = None
+    """Whether the CPU shows the flag by which a hypervisor makes itself known (x86 only)."""
 
 
 class Memory(Report):
     total: int | None = Field(default=None, ge=0)
     available: int | None = Field(default=None, ge=0)
     cgroup_limit: int | None = Field(default=None, ge=0)
+    swap_total: int | None = Field(default=None, ge=0)
+    swap_free: int | None = Field(default=None, ge=0)
+    huge_pages: int | None = Field(default=None, ge=0)
+    """Bytes set aside as huge pages: no ordinary allocation gets them."""
 
     @property
     def usable(self) -> int | None:
@@ -71,30 +86,49 @@ class Disk(Report):
     read_only: bool | None = None
 
 
-class Gpu(Report):
-    index: int | None = None
-    vendor: str
-    uuid: str | None = None
-    name: str | None = None
+class HcaPort(Report):
+    """A port of an RDMA adapter."""
+
+    hca: str
+    port: int
+    state: str | None = None
+    """`ACTIVE`, `INIT`, `ARMED`, `DOWN`."""
+    phys_state: str | None = None
+    """`LinkUp`, `Polling`, `Disabled`, …"""
+    link_layer: str | None = None
+    """`InfiniBand` or `Ethernet` (RoCE)."""
+    rate_gbps: float | None = None
+    lid: int | None = None
+    sm_lid: int | None = None
+    """0: no subnet manager has been seen."""
+    node_guid: str | None = None
+    port_guid: str | None = None
+    subnet_prefix: str | None = None
+    gids: tuple[str, ...] = Field(default=(), max_length=64)
+    """The first RoCE GIDs, as `INDEX TYPE GID`."""
+    nets: tuple[str, ...] = Field(default=(), max_length=64)
+    numa: int | None = Field(default=None, ge=0)
+    firmware: str | None = None
+    board: str | None = None
+
+
+class Interface(Report):
+    name: str
+    kind: Literal["physical", "virtual", "bond", "bridge", "loopback"] = "virtual"
+    state: str | None = None
+    speed_mbps: int | None = Field(default=None, ge=0)
+    mtu: int | None = None
+    addresses: tuple[str, ...] = Field(default=(), max_length=256)
+    """With the length of their network: `10.0.0.2/24`."""
     pci: str | None = None
-    memory_kind: Literal["dedicated", "unified", "shared", "unknown"] = "unknown"
-    memory_total: int | None = Field(default=None, ge=0)
-    memory_used: int | None = Field(default=None, ge=0)
-    utilization: float | None = None
-    temperature: float | None = None
-    driver: str | None = None
-    mig: str | bool | None = None
-    compute_capability: str | None = None
 
 
-class GpuProcess(Report):
-    gpu: str | None = None
-    pid: int
-    user: str | None = None
-    name: str | None = None
-    memory: int | None = Field(default=None, ge=0)
-    owner: Literal["ours", "theirs", "orphan"] = "theirs"
-    replica: str | None = None
+class Management(Report):
+    """The way we came in, from SSH_CONNECTION."""
+
+    interface: str | None = None
+    address: str
+    peer: str
 
 
 class TaggedProcess(Report):
@@ -108,13 +142,36 @@ class TaggedProcess(Report):
     cpu_seconds: float | None = None
 
 
+class Limits(Report):
+    """-1 is unlimited."""
+
+    nofile: int | None = None
+    """Hard: engines are started with it."""
+    nofile_soft: int | None = None
+    memlock: int | None = None
+    """Bytes."""
+    nproc: int | None = None
+    cpu_quota: float | None = None
+    """Cores that the control groups allow."""
+
+
 class Root(Report):
     path: str
     exists: bool | None = None
     writable: bool | None = None
     free: int | None = Field(default=None, ge=0)
+    inodes_free: int | None = Field(default=None, ge=0)
+    """None on file systems that do not count them."""
     noexec: bool | None = None
+    read_only: bool | None = None
     owner_ok: bool | None = None
+    fault: str | None = None
+    """Why it must not be used: `is writable by others`."""
+    place: str | None = None
+    """The nearest directory above it that is there: it is what can be written to or not."""
+    fs: str | None = None
+    shared: bool | None = None
+    """On a file system that other machines may see too (NFS, Lustre, …)."""
 
 
 class Owner(Report):
@@ -131,17 +188,33 @@ class Probe(Report):
     uptime_s: float | None = None
     python: Python
     user: User
+    home_mode: int | None = None
+    """Permission bits of the home: sshd ignores keys in one that others may write."""
     os: Os
     libc: Libc = Libc()
     virtualization: str | None = None
+    """`none`, or the hypervisor: `kvm`, `vmware`, `aws`, `wsl`, …"""
+    container: str | None = None
+    """`docker`, `podman`, `lxc`, `kubernetes`, … None outside of any."""
     cpu: Cpu = Cpu()
+    load: tuple[float, ...] | None = None
     memory: Memory = Memory()
     disks: tuple[Disk, ...] = Field(default=(), max_length=MAX_ITEMS)
-    gpus: tuple[Gpu, ...] = Field(default=(), max_length=1024)
+    gpus: tuple[Gpu, ...] = Field(default=(), max_length=MAX_GPUS)
     gpu_processes: tuple[GpuProcess, ...] = Field(default=(), max_length=MAX_ITEMS)
+    nvidia: Nvidia | None = None
+    amd: Amd | None = None
+    intel: Intel | None = None
+    xid: tuple[Xid, ...] | None = Field(default=None, max_length=MAX_ITEMS)
+    fabric: tuple[HcaPort, ...] | None = Field(default=None, max_length=MAX_ITEMS)
+    interfaces: tuple[Interface, ...] | None = Field(default=None, max_length=MAX_ITEMS)
+    management: Management | None = None
+    limits: Limits | None = None
+    kernel_modules: dict[str, bool] | None = None
+    ports_in_use: tuple[int, ...] | None = Field(default=None, max_length=65536)
     processes: tuple[TaggedProcess, ...] = Field(default=(), max_length=MAX_ITEMS)
-    nvidia: dict[str, Any] | None = None
     root: Root
     owner: Owner | None = None
     unknown: dict[str, str] = {}
     problems: tuple[Problem, ...] = Field(default=(), max_length=256)
+    """Schema 1 only."""

@@ -24,7 +24,7 @@ def node_rows(snapshot: Snapshot) -> Rows:
         free = "–"
         if probe is not None and probe.memory.available is not None:
             free = f"{size(probe.memory.available)} of {size(probe.memory.usable)}"
-        problems = "; ".join(one.message for one in node.problems if one.severity != "info")
+        problems = "; ".join(one.message for one in node.problems if one.severity != "note")
         rows.append(
             [
                 node.id,

@@ -83,10 +83,12 @@ class NodeOptions(Record):
 
 
 class Problem(Record):
-    """A finding about a node. An `error` keeps new replicas off it; a `warning` is shown."""
+    """A finding about a node, in sentences. Which there are: `core/findings/`."""
 
     code: str
-    severity: Literal["info", "warning", "error"] = "warning"
+    severity: Literal["note", "warning", "error"] = "warning"
+    """`error`: the node cannot serve, nothing new is placed there. `warning`: it serves, but worse or at a risk.
+    `note`: worth knowing."""
     message: str
     fix: str = ""
 

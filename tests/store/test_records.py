@@ -52,7 +52,7 @@ ADDRESSES = st.builds(Address, host=WORDS, port=st.integers(1, 65535), user=WORD
 OPTIONS = st.builds(
     NodeOptions, root=optional(PATHS), nvidia_smi=optional(PATHS), engines=st.dictionaries(TEXT, TEXT, max_size=3)
 )
-PROBLEMS = st.builds(Problem, code=TEXT, severity=st.sampled_from(["info", "warning", "error"]), message=TEXT, fix=TEXT)
+PROBLEMS = st.builds(Problem, code=TEXT, severity=st.sampled_from(["note", "warning", "error"]), message=TEXT, fix=TEXT)
 NODES = st.builds(
     Node,
     id=NAMES,

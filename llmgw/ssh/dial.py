@@ -12,7 +12,7 @@ import asyncssh
 
 from llmgw.errors import LlmgwError
 from llmgw.model.node import Address
-from llmgw.ssh import failures
+from llmgw.ssh import failures, lean
 from llmgw.ssh.identity import Login, host_key_algorithms, public_text
 
 # Below a warning asyncssh would format text for every packet and channel on the hot path.
@@ -93,6 +93,7 @@ async def dial(
             if shown is not None and host_key is not None:
                 raise failures.host_key_changed(address, host_key, shown) from None
         raise _why(exc, address, login, client, host_key, connect_timeout) from None
+    lean.connection(connection)
     return connection, client, jump
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import asyncssh
 
 from llmgw.errors import Refused
+from llmgw.ssh import lean
 from llmgw.ssh.command import CommandSession
 from llmgw.ssh.identity import parse_public_key, public_text
 
@@ -87,6 +88,7 @@ class Server(asyncssh.SSHServer):
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
         self._connections.add(conn)
+        lean.no_empty_packets(conn)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection is not None:

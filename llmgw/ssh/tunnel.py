@@ -10,6 +10,7 @@ from typing import Any, cast
 import asyncssh
 
 from llmgw.model.route import ProtocolFactory
+from llmgw.ssh import lean
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,7 @@ class Stream(asyncssh.SSHTCPSession[bytes]):
         if self._abandoned:
             chan.abort()
             return
-        # asyncssh words a log line for every packet before it looks at the level: a tenth of what a chunk costs.
-        chan.log_received_packet = chan.log_sent_packet = _unlogged  # type: ignore[method-assign,assignment]
+        lean.channel(chan, self._arrived)
         try:
             protocol = self._factory()
             self.adopt(protocol)
@@ -59,6 +59,9 @@ class Stream(asyncssh.SSHTCPSession[bytes]):
         self.receive = protocol.data_received
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
+        self._arrived(data)
+
+    def _arrived(self, data: bytes) -> None:
         try:
             self.receive(data)
         except Exception:
@@ -109,10 +112,6 @@ class Stream(asyncssh.SSHTCPSession[bytes]):
         if self.channel is not None:
             self.channel.abort()
         asyncio.get_running_loop().call_soon(self.tell_lost, None)
-
-
-def _unlogged(*about: Any) -> None:
-    return
 
 
 class Transport(asyncio.Transport):

@@ -122,7 +122,7 @@ CPU time of the proxy's own processes, user and system, all threads; median of {
 chat completion with an answer of 500 bytes at {plan.connections} keep-alive connections; a chunk is one token-sized
 event of a stream of 50 tokens a second; the first event is timed from the opening of a new connection, on an otherwise
 idle proxy. llmgw checks an API key, picks a replica and counts usage for every request; nginx only proxies. Over SSH
-the engine is reached through a direct-tcpip channel of one connection to the embedded SSH server in another process.
+the engine is reached through a direct-tcpip channel of one connection to OpenSSH's sshd.
 
 {text}
 """

@@ -14,6 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from llmgw.pki.sshkey import ensure_key
+from tests.ssh.conftest import SSHD, start_sshd
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmgw" / "bench"
 VLLM_ROUTER = "vllm-router==0.1.17"
@@ -92,10 +96,23 @@ def llmgw_tcp(engine_port: int, scratch: Path) -> Iterator[Proxy]:
 def llmgw_ssh(engine_port: int, scratch: Path) -> Iterator[Proxy]:
     home = scratch / "home"
     home.mkdir(mode=0o700, exist_ok=True)
-    with program(module("served", {"node": True, "home": str(home)}), first_line=True) as (_, node_line):
-        job = {"engine": engine_port, "key": KEY, "ssh": {"home": str(home), **json.loads(node_line)}}
+    with _sshd(scratch / "sshd", home) as node:
+        job = {"engine": engine_port, "key": KEY, "ssh": {"home": str(home), **node}}
         with program(module("served", job), first_line=True) as (process, line):
             yield Proxy("llmgw over SSH", json.loads(line)["port"], (process.pid,))
+
+
+@contextmanager
+def _sshd(folder: Path, home: Path) -> Iterator[dict[str, Any]]:
+    """OpenSSH's server, as on nodes."""
+    if not SSHD:
+        raise Missing("sshd is not installed (apt-get install openssh-server)")
+    ensure_key(home)
+    node = start_sshd(folder, home)
+    try:
+        yield {"user": node.address.user, "port": node.port, "host_key": node.host_key}
+    finally:
+        node.stop()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """llmgw's gateway in a process of its own, in front of one engine: over TCP, or through an SSH node.
 
-`python -m tests.bench.served '{"engine": PORT, "key": …, "ssh": null | {"home", "port", "host_key"}}'` prints its port.
-With `"node": true` it is the node instead: the embedded SSH server, which prints its port and host key.
+`python -m tests.bench.served '{"engine": PORT, "key": …, "ssh": null | {"home", "user", "port", "host_key"}}'`
+prints its port.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from llmgw.model.key import ApiKey, digest
 from llmgw.model.node import Address
 from llmgw.model.route import Connect, KeyTable, ProtocolFactory, Route, RouteTable, Traffic, Upstream
 from llmgw.model.secret import Secret
-from llmgw.pki.sshkey import ensure_key, public_key
+from llmgw.pki.sshkey import ensure_key
 from llmgw.ssh.connection import connect
-from llmgw.ssh.embedded import EmbeddedServer
 from llmgw.ssh.identity import Login
 
 
@@ -39,7 +38,7 @@ def over_tcp(port: int) -> Connect:
 
 async def over_ssh(port: int, ssh: dict) -> Connect:
     login = Login(client_keys=(ensure_key(Path(ssh["home"])),))
-    address = Address(host="127.0.0.1", port=ssh["port"], user="bench")
+    address = Address(host="127.0.0.1", port=ssh["port"], user=ssh["user"])
     connection = await connect(address, login=login, host_key=ssh["host_key"])
 
     async def open_stream(factory: ProtocolFactory) -> asyncio.Protocol:
@@ -64,19 +63,11 @@ async def gateway(job: dict) -> None:
     print(json.dumps({"port": server.port}), flush=True)
 
 
-async def node(job: dict) -> None:
-    home = Path(job["home"])
-    ensure_key(home)
-    server = EmbeddedServer(public_key(home), home / "host_key")
-    await server.start()
-    print(json.dumps({"port": server.port, "host_key": server.host_key}), flush=True)
-
-
 async def main() -> None:
     job = json.loads(sys.argv[1])
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await (node(job) if job.get("node") else gateway(job))
+    await gateway(job)
     await stop.wait()
 
 

@@ -27,5 +27,12 @@ def prelude() -> bytes:
 
 @cache
 def remote_script(name: str) -> bytes:
-    """Source of `remote_scripts/NAME.py`, as it is sent to a node."""
-    return (folder("remote_scripts") / f"{name}.py").read_bytes()
+    """Source of `remote_scripts/NAME.py`, as it is sent to a node, ahead of it its parts: every `NAME_*.py`.
+
+    One text travels. Its parts are handed to the prelude, which makes each a module when it is imported; they go in
+    front of the script's first line, so that a traceback names the right one.
+    """
+    here = folder("remote_scripts")
+    script = (here / f"{name}.py").read_bytes()
+    parts = {file.stem: file.read_text() for file in sorted(here.glob(f"{name}_*.py"))}
+    return f"import prelude; prelude.parts({parts!r}); ".encode() + script if parts else script

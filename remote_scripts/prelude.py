@@ -163,6 +163,28 @@ def main(function):
     _end(status)
 
 
+class _Parts(object):
+    """A finder for the files that a script was sent with: each is made a module when it is first imported."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def find_spec(self, name, path=None, target=None):
+        return sys.__spec__.__class__(name, self, origin=name + ".py") if name in self.texts else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        name = module.__name__
+        exec(compile(self.texts[name], name + ".py", "exec"), module.__dict__)
+
+
+def parts(texts):
+    """Called ahead of a script of several files: {module name: source}. A part that is not imported costs nothing."""
+    sys.meta_path.insert(0, _Parts(texts))
+
+
 def _read_block():
     return stdin.read(int(stdin.read(8)))
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from llmgw import assets
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -67,7 +69,7 @@ def test_the_installed_wheel_finds_its_scripts_and_its_schema(python: Path, tmp_
     where, probe, folder, migrations = run(python, "-I", "-c", PROBE, cwd=tmp_path).splitlines()
     assert not Path(where).is_relative_to(ROOT), "not the checkout"
     assert Path(where).is_relative_to(python.parent.parent)
-    assert int(probe) == (ROOT / "remote_scripts" / "probe.py").stat().st_size
+    assert int(probe) == len(assets.remote_script("probe"))
     assert Path(folder).is_relative_to(Path(where).parent)
     assert migrations == str(sorted(file.name for file in (ROOT / "state" / "migrations").glob("*.sql")))
 

@@ -42,7 +42,9 @@ class Gpu(Report):
     pci: str | None = None
     """`0000:01:00.0`: lower case, four digits of domain."""
     memory_kind: Literal["dedicated", "unified", "shared", "unknown"] = "unknown"
-    """`unified`: the machine's memory is the card's (GB10, Jetson). `shared`: a carve-out and what may be mapped beside."""
+    """`unified`: the machine's memory is the card's too. Either it has none of its own and `memory_total` is the
+    machine's (GB10, Jetson), or both are one address space and `memory_total` is what the card has of it (GH200).
+    `shared`: a carve-out and what the driver may map beside it."""
     memory_total: int | None = Field(default=None, ge=0)
     memory_used: int | None = Field(default=None, ge=0)
     utilization: float | None = None

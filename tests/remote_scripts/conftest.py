@@ -80,7 +80,7 @@ class Node:
         """Starts a call. `cut` is sent in place of the announced payload."""
         token = new_token()
         sent = payload if cut is None else cut
-        source = (SCRIPTS / f"{name}.py").read_text()
+        source = assets.remote_script(name).decode()
         if self.change is not None:  # what a test makes different in the script
             assert self.change[0] in source
             source = source.replace(*self.change)

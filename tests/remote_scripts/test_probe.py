@@ -17,12 +17,9 @@ from llmgw.model.probe import Probe
 from .conftest import Node, tree
 
 H100 = """\
-0, GPU-aaaa, NVIDIA H100 80GB HBM3, 00000000:18:00.0, 81559, 1024, 37, 41, 550.54.15, Disabled, 9.0
-1, GPU-bbbb, NVIDIA H100 80GB HBM3, 00000000:2A:00.0, 81559, 4, 0, 33, 550.54.15, Enabled, 9.0
-"""
-GB10 = "0, GPU-cccc, NVIDIA GB10, 0000000F:01:00.0, [N/A], [N/A], 0, 45, 580.95.05, [N/A], 12.1\n"
-ODD = "0, GPU-dddd, Quadro K620, 00000000:01:00.0, 2000, ERR!, [Not Supported], [Unknown Error], 470.1, [N/A], [N/A]\n"
-MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.90"
+0, GPU-aaaa, NVIDIA H100 80GB HBM3, 00000000:18:00.0, 81559, 1024, 37, 41, 550.54.15, 118.02, Enabled, 0, 5, 16, 5, 16, Disabled, 9.0, Completed
+1, GPU-bbbb, NVIDIA H100 80GB HBM3, 00000000:2A:00.0, 81559, 4, 0, 33, 550.54.15, 70.3, Enabled, 0, 5, 16, 5, 16, Disabled, 9.0, Completed
+"""  # noqa: E501
 X86 = """\
 processor	: 0
 model name	: Intel(R) Xeon(R) Silver 4310
@@ -56,14 +53,13 @@ class Machine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def card(self, address: str, vendor: str = "0x10de", kind: str = "0x030200") -> None:
-        self.put(f"sys/bus/pci/devices/{address}/vendor", vendor)
-        self.put(f"sys/bus/pci/devices/{address}/class", kind)
+    def card(self, address: str) -> None:
+        uevent = f"DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SLOT_NAME={address}\n"
+        self.put(f"sys/bus/pci/devices/{address}/uevent", uevent)
 
-    def smi(self, gpus: str = "", apps: str = "", *, fails: str = "", body: str = "") -> None:
+    def smi(self, gpus: str = "", apps: str = "", *, body: str = "") -> None:
         self.put("gpus", gpus)
         self.put("apps", apps)
-        body = body or (f"echo '{fails}'; exit 18" if fails else "")
         self.put(
             "smi",
             f"#!/bin/sh\n{body}\ncd {self.base}\n"
@@ -91,7 +87,7 @@ def codes(found: Any) -> list[str]:
 def test_this_machine_is_told_truthfully(node: Node) -> None:
     found = node.call("probe", ports=[1, 65535])
     Probe.model_validate(found)
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert found["hostname"] == os.uname().nodename
     assert found["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert found["user"]["uid"] == os.geteuid()
@@ -107,10 +103,16 @@ def test_this_machine_is_told_truthfully(node: Node) -> None:
         "writable": True,
         "noexec": False,
         "owner_ok": True,
+        "fault": None,
+        "place": str(node.home),
+        "read_only": False,
         "free": found["root"]["free"],
+        "inodes_free": found["root"]["inodes_free"],
+        "fs": found["root"]["fs"],
+        "shared": found["root"]["shared"],
     }
     assert found["owner"] is None
-    assert set(found["unknown"]) <= {"machine_id", "virtualization", "libc"}
+    assert set(found["unknown"]) <= {"machine_id", "virtualization"}
 
 
 def test_nothing_is_written(node: Node) -> None:
@@ -128,73 +130,6 @@ def test_it_costs_little(node: Node) -> None:
     assert time.monotonic() - began < 2
 
 
-def test_h100(machine: Machine) -> None:
-    machine.card("0000:18:00.0")
-    machine.card("0000:2a:00.0")
-    machine.card("0000:03:00.0", kind="0x068000")  # an NVSwitch is no card
-    machine.put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5")
-    machine.smi(H100)
-    found = machine.probe()
-    assert found["nvidia"] == {"driver": "550.54.15", "kernel_module": "550.54.15", "cuda": "12.4", "cards_on_pci": 2}
-    assert found["gpus"][0] == {
-        "index": 0,
-        "vendor": "nvidia",
-        "uuid": "GPU-aaaa",
-        "name": "NVIDIA H100 80GB HBM3",
-        "pci": "00000000:18:00.0",
-        "memory_kind": "dedicated",
-        "memory_total": 81559 << 20,
-        "memory_used": 1024 << 20,
-        "utilization": 37,
-        "temperature": 41,
-        "driver": "550.54.15",
-        "mig": False,
-        "compute_capability": "9.0",
-    }
-    assert found["gpus"][1]["mig"] is True
-    assert codes(found) == []
-
-
-def test_unified_memory_is_the_machines(machine: Machine) -> None:
-    machine.smi(GB10)
-    (gpu,) = machine.probe()["gpus"]
-    assert (gpu["memory_kind"], gpu["memory_total"], gpu["memory_used"]) == ("unified", 131072 << 10, None)
-    assert (gpu["mig"], gpu["compute_capability"]) == (None, "12.1")
-
-
-def test_what_a_card_does_not_say_is_null(machine: Machine) -> None:
-    machine.smi(ODD)
-    (gpu,) = machine.probe()["gpus"]
-    assert gpu["memory_total"] == 2000 << 20
-    assert [gpu[key] for key in ("memory_used", "utilization", "temperature", "mig", "compute_capability")] == [
-        None
-    ] * 5
-
-
-def test_an_old_driver_that_knows_fewer_fields(machine: Machine) -> None:
-    machine.smi(
-        "0, GPU-e, Tesla K80, 00000000:01:00.0, 11441, 0, 0, 30, 418.0\n",
-        body="case $1 in *compute_cap*) echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2;; esac",
-    )
-    (gpu,) = machine.probe()["gpus"]
-    assert (gpu["name"], gpu["mig"], gpu["compute_capability"]) == ("Tesla K80", None, None)
-
-
-def test_a_driver_mismatch_is_a_problem_with_its_fix(machine: Machine) -> None:
-    machine.card("0000:18:00.0")
-    machine.put(
-        "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release"
-    )
-    machine.smi(fails=MISMATCH)
-    found = machine.probe()
-    assert codes(found) == ["gpu_driver_mismatch"]
-    assert "550.54.15" in found["problems"][0]["message"]
-    assert "Reboot" in found["problems"][0]["fix"]
-    assert found["gpus"] == []
-    assert found["nvidia"]["kernel_module"] == "550.54.15"
-    assert "mismatch" in found["unknown"]["gpus.nvidia"]
-
-
 def test_a_hanging_tool_costs_its_deadline_and_no_more(machine: Machine) -> None:
     machine.smi(body="sleep 31.7 & exec sleep 31.7")
     began = time.monotonic()
@@ -207,20 +142,10 @@ def test_a_hanging_tool_costs_its_deadline_and_no_more(machine: Machine) -> None
     )
 
 
-def test_a_card_without_a_driver_and_one_that_is_gone(machine: Machine) -> None:
-    machine.card("0000:18:00.0")
-    assert codes(machine.probe(nvidia_smi="/nowhere/nvidia-smi")) == ["gpu_no_driver"]
-    machine.card("0000:2a:00.0")
-    machine.smi(H100.splitlines()[0] + "\n")
-    found = machine.probe()
-    assert codes(found) == ["gpu_missing"]
-    assert "2 NVIDIA card(s) on PCI, the driver shows 1" in found["problems"][0]["message"]
-
-
 def test_the_tool_is_looked_for_on_the_path(machine: Machine) -> None:
-    machine.smi(GB10)
+    machine.smi(H100)
     (machine.node.bin / "nvidia-smi").symlink_to(machine.base / "smi")
-    assert machine.probe(nvidia_smi=None)["gpus"][0]["name"] == "NVIDIA GB10"
+    assert machine.probe(nvidia_smi=None)["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
 
 
 def test_who_holds_a_gpu(machine: Machine) -> None:
@@ -245,35 +170,6 @@ def test_who_holds_a_gpu(machine: Machine) -> None:
     assert found["owner"] == {"controller_id": "c1", "term": 1}
 
 
-def test_amd_and_intel_from_sysfs(machine: Machine) -> None:
-    def drm(card: str, vendor: str, **files: Any) -> None:
-        machine.put(f"sys/class/drm/{card}/device/vendor", vendor)
-        for name, value in files.items():
-            machine.put(f"sys/class/drm/{card}/device/{name}", str(value))
-
-    drm(
-        "card0",
-        "0x1002",
-        mem_info_vram_total=64 << 30,
-        mem_info_vram_used=1 << 30,
-        product_name="MI210",
-        unique_id="f00d",
-    )
-    machine.put("sys/class/drm/card0/device/hwmon/hwmon3/temp1_input", "51000")
-    machine.put("sys/class/drm/card0-DP-1/device/vendor", "0x1002")
-    drm("card1", "0x1002", mem_info_vram_total=512 << 20, mem_info_gtt_total=60 << 30, device="0x1586")
-    drm("card2", "0x8086", device="0x56a0")
-    drm("card3", "0x1234", device="0x1111")
-    found = machine.probe(nvidia_smi="/nowhere")
-    keys = ("index", "vendor", "name", "memory_kind", "memory_total", "temperature")
-    assert [tuple(each[key] for key in keys) for each in found["gpus"]] == [
-        (0, "amd", "MI210", "dedicated", 64 << 30, 51),
-        (1, "amd", "AMD GPU 0x1586", "shared", (60 << 30) + (512 << 20), None),
-        (2, "intel", "INTEL GPU 0x56a0", "unknown", None, None),
-    ]
-    assert found["nvidia"] is None
-
-
 @pytest.mark.parametrize(
     ("flags", "level", "problem"),
     [("sse2", 1, True), (V2, 2, True), (V3, 3, False), (V4, 4, False), (V4.replace("fma", ""), 2, False)],
@@ -290,17 +186,6 @@ def test_levels_of_x86(machine: Machine, flags: str, level: int, problem: bool) 
         assert "`host`" in found["problems"][0]["fix"]
 
 
-def test_memory_limits_of_both_kinds_of_control_groups(machine: Machine) -> None:
-    machine.put("proc/self/cgroup", "0::/a/b\n")
-    machine.put("sys/fs/cgroup/a/memory.max", "50000000")
-    machine.put("sys/fs/cgroup/a/b/memory.max", "max")
-    assert machine.probe()["memory"]["cgroup_limit"] == 50000000
-    machine.put("proc/self/cgroup", "4:memory:/x\n1:cpu:/y\n")
-    machine.put("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "40000000")
-    machine.put("sys/fs/cgroup/memory/memory.limit_in_bytes", str(2**63 - 4096))
-    assert machine.probe()["memory"]["cgroup_limit"] == 40000000
-
-
 def test_a_fact_that_fails_is_null_with_its_reason(machine: Machine) -> None:
     (machine.base / "proc/meminfo").unlink()
     (machine.base / "proc/uptime").write_text("nonsense")
@@ -309,25 +194,6 @@ def test_a_fact_that_fails_is_null_with_its_reason(machine: Machine) -> None:
     assert found["uptime_s"] is None
     assert "FileNotFoundError" in found["unknown"]["memory"]
     assert "uptime_s" in found["unknown"]
-
-
-def test_infiniband(machine: Machine) -> None:
-    base = "ib/mlx5_0/ports/1"
-    machine.put(f"{base}/state", "4: ACTIVE\n")
-    machine.put(f"{base}/link_layer", "InfiniBand\n")
-    machine.put(f"{base}/rate", "400 Gb/sec (4X NDR)\n")
-    machine.put("ib/mlx5_0/device/net/ib0/address", "")
-    found = machine.probe(ib_root=str(machine.base / "ib"))
-    assert found["fabric"] == [
-        {
-            "hca": "mlx5_0",
-            "port": 1,
-            "state": "ACTIVE",
-            "link_layer": "InfiniBand",
-            "rate": "400 Gb/sec (4X NDR)",
-            "nets": ["ib0"],
-        }
-    ]
 
 
 def test_ports_in_use(machine: Machine) -> None:
@@ -359,30 +225,6 @@ def test_mount_flags(machine: Machine, tmp_path: Path) -> None:
     assert set(codes(found)) == {"noexec_root", "unwritable_root", "low_disk"}
     assert found["disks"][0]["fs"] == "tmpfs"
     assert (found["disks"][0]["noexec"], found["disks"][0]["read_only"]) == (True, True)
-
-
-@pytest.mark.parametrize(
-    ("files", "kind"),
-    [
-        ({"proc/version": "Linux 5.15-microsoft-standard-WSL2"}, "wsl"),
-        ({"sys/class/dmi/id/sys_vendor": "QEMU"}, "kvm"),
-        (
-            {
-                "sys/class/dmi/id/sys_vendor": "Microsoft Corporation",
-                "sys/class/dmi/id/product_name": "Virtual Machine",
-            },
-            "hyperv",
-        ),
-        ({"sys/class/dmi/id/sys_vendor": "Dell Inc."}, "none"),
-        ({"proc/cpuinfo": X86.format(flags="hypervisor " + V3)}, "vm"),
-    ],
-)
-def test_virtualization(machine: Machine, files: dict[str, str], kind: str) -> None:
-    for name, text in files.items():
-        machine.put(name, text)
-    # This machine's own container marks must not speak for the made-up one.
-    machine.node.change = ('("/.dockerenv", "docker"), ("/run/.containerenv", "podman")', "")
-    assert machine.probe()["virtualization"] in (kind, Path("/run/systemd/container").exists() and "container")
 
 
 def test_the_document_is_small(node: Node) -> None:

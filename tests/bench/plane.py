@@ -5,6 +5,7 @@ Root on Linux only, like the fleet of the tests. Prints its figures; `gateway` w
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 import time
@@ -16,6 +17,7 @@ import openai
 
 from tests.fleet.machines import Fleet, Machine
 from tests.fleet.plane import SMOLLM2, Plane, sim
+from tests.fleet.test_aborts import CLIENTS, leave_early, stats
 
 IDLE = 30.0
 LLAMACPP = "pypi:xllamacpp==2026.10.11549"
@@ -36,6 +38,7 @@ def section(idle: float = IDLE) -> str:
         memory, share = _memory(plane), _idle(plane, idle)
         back = sorted(_restart(plane, key) for _ in range(3))[1]
         elsewhere = _engine_death(plane, machines, key)
+        aborts = [_abort(plane, machines, folder, key, stream=stream) for stream in (True, False)]
         first = _first_token(plane, machines, fleet, key)
         rows = [
             ("resident memory with three nodes and five replicas", f"{memory / 1024:.0f} MB"),
@@ -46,6 +49,10 @@ def section(idle: float = IDLE) -> str:
                 f"{back:.2f} s",
             ),
             ("an engine killed with -9: requests that failed, of 50 sent one after the other", f"{elsewhere}"),
+            (
+                f"{CLIENTS} streaming and {CLIENTS} other clients leave at once: the last abort the engine sees, after",
+                " and ".join(f"{seconds * 1e3:.0f} ms" for seconds in aborts),
+            ),
             ("`model add` to the first answered request, weights and engine on the node", f"{first:.1f} s"),
         ]
     lines = "\n".join(f"| {what} | {figure} |" for what, figure in rows)
@@ -121,6 +128,31 @@ def _engine_death(plane: Plane, machines: list[Machine], key: str) -> int:
     machine = next(one for one in machines if one.name == shard["node"])
     machine.shell(f"kill -9 {shard['process']['pid']}")
     return sum(not _ask(plane, key, "echo") for _ in range(50))
+
+
+def _abort(plane: Plane, machines: list[Machine], folder: Path, key: str, *, stream: bool) -> float:
+    """Seconds from the first client's leaving to the last abort that the simulated engine has noted."""
+    name = f"slow-{'stream' if stream else 'whole'}"
+    plane.add_model(folder, sim(name, "--tokens-per-second", "5"))
+    shard = plane.ready(name)[0]["shards"][0]
+    machine = next(one for one in machines if one.name == shard["node"])
+
+    def aborted() -> list[dict[str, float]]:
+        return stats(machine, shard["port"], plane.ready(name)[0]["id"])["aborted"]
+
+    left = asyncio.run(_all_leave(plane, key, name, stream=stream))
+    plane.until(lambda: len(aborted()) == CLIENTS, "every abort has arrived", limit=30)
+    return max(abort["at"] for abort in aborted()) - left
+
+
+async def _all_leave(plane: Plane, key: str, model: str, *, stream: bool) -> float:
+    """Unix time at which the first of them left."""
+
+    async def one() -> float:
+        await leave_early(plane, key, model, stream=stream, wait=0.5)
+        return time.time()
+
+    return min(await asyncio.gather(*(one() for _ in range(CLIENTS))))
 
 
 def _first_token(plane: Plane, machines: list[Machine], fleet: Fleet, key: str) -> float:

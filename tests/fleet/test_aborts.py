@@ -16,14 +16,14 @@ from tests.fleet.test_links import ask
 CLIENTS = 100
 
 
-def stats(machine: Machine, port: int) -> dict:
+def stats(machine: Machine, port: int, replica: str = "*") -> dict:
     """The simulated engine's own count, asked for on the node itself."""
-    return json.loads(machine.shell(f"python3 - <<'E'\n{_ASK.format(port=port)}\nE"))
+    return json.loads(machine.shell(f"python3 - <<'E'\n{_ASK.format(port=port, replica=replica)}\nE"))
 
 
 _ASK = """
 import urllib.request, glob
-for path in glob.glob("/root/.local/share/llmgw/hosts/*/replicas/*/env"):
+for path in glob.glob("/root/.local/share/llmgw/hosts/*/replicas/{replica}.*/env"):
     import json
     key = json.load(open(path))["SIM_API_KEY"]
 request = urllib.request.Request("http://127.0.0.1:{port}/sim/stats", headers={{"authorization": "Bearer " + key}})
@@ -105,7 +105,9 @@ def test_the_real_engine_is_free_again(real_plane: Plane, machines, add, tmp_pat
         await asyncio.gather(*(leave_early(plane, key, "smollm2", stream=stream, wait=0.5) for _ in range(4)))
 
     asyncio.run(some_leave())
-    program = _ASK.replace("SIM_API_KEY", "LLAMA_API_KEY").replace("/sim/stats", "/slots").format(port=port)
+    program = (
+        _ASK.replace("SIM_API_KEY", "LLAMA_API_KEY").replace("/sim/stats", "/slots").format(port=port, replica="*")
+    )
 
     def free() -> bool:
         slots = json.loads(alpha.shell(f"python3 - <<'E'\n{program}\nE"))

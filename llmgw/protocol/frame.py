@@ -69,6 +69,12 @@ class FrameReader:
         while (frame := self._next()) is not None:
             yield frame
 
+    def rest(self) -> bytes:
+        """Takes what has come behind the frame that `feed` last yielded: for a conversation that goes on otherwise."""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        return rest
+
     def close(self) -> None:
         """The stream has ended. Raises BadReply when it ended inside a frame."""
         if self._buffer.startswith(self._mark):

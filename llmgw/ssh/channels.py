@@ -55,14 +55,17 @@ class Slots:
         self.most = limit
         self.limit = limit
         self.used = 0
+        self.held = 0
+        """Sessions that stay open beside the calls and count in the limit: the relay."""
         self._now = now or asyncio.get_running_loop().time
         self._refused_at = 0.0
         self._urgent: deque[asyncio.Future[None]] = deque()
         self._normal: deque[asyncio.Future[None]] = deque()
 
     def _free(self, urgent: bool) -> bool:
-        reserve = 0 if urgent or self.limit == 1 else 1
-        return self.used < self.limit - reserve
+        room = self.limit - self.held
+        reserve = 0 if urgent or room == 1 else 1
+        return self.used < room - reserve
 
     @contextlib.asynccontextmanager
     async def slot(self, *, urgent: bool, timeout: float) -> AsyncIterator[None]:
@@ -96,9 +99,17 @@ class Slots:
             self.used -= 1
             self._wake()
 
+    def hold(self) -> None:
+        """A session more is open, for longer than a call."""
+        self.held += 1
+
+    def release(self) -> None:
+        self.held -= 1
+        self._wake()
+
     def refused(self) -> None:
         """The node would not open one more: what is open beside it is the limit. Called while holding a slot."""
-        self.limit = max(1, min(self.limit, self.used - 1))
+        self.limit = max(1 + self.held, min(self.limit, self.used + self.held - 1))
         self._refused_at = self._now()
 
     def _recover(self) -> None:

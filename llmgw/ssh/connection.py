@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Literal
 
 import asyncssh
 
@@ -18,11 +18,14 @@ from llmgw.ssh.channels import Slots, open_shielded
 from llmgw.ssh.dial import Client, dial
 from llmgw.ssh.failures import clean
 from llmgw.ssh.identity import AskHostKey, Login, host_key_fingerprint
+from llmgw.ssh.relays import ALLOW, Relays
 from llmgw.ssh.run import CommandRecord, Runner
 from llmgw.ssh.session import Call, OnEvent
 from llmgw.ssh.tunnel import PACKET, WINDOW, Stream
 
 log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
 
 
 async def connect(
@@ -37,11 +40,13 @@ async def connect(
     on_close: Callable[[LlmgwError], None] | None = None,
     node: str = "",
     audit: Callable[[CommandRecord], None] | None = None,
+    handshakes: asyncio.Semaphore | None = None,
 ) -> Connection:
     """Connects and logs in. Never prompts. Times are seconds; a dead peer is found after about four `keepalive`.
 
     `host_key` is the pinned public key. Without one the server's key is shown to `ask`, before and apart from any
     login. `on_close` is called once, with the reason. `node` and `audit` are for the records of remote commands.
+    `handshakes` bounds how many are made at once: held by the caller now, and by a second connection for a relay later.
 
     Raises Unreachable (`unknown_host`, `port_closed`, `no_route`, `not_ssh`, `handshake_dropped`), TimedOut
     (`connect_timeout`, `login_timeout`) and Refused (`login_refused`, `host_key_changed`, `host_key_unknown`,
@@ -59,7 +64,24 @@ async def connect(
             if not await ask(address.host, host_key, host_key_fingerprint(host_key)):
                 raise
     made, client, jump = await dial(address, login=login, host_key=" ".join(host_key.split()[:2]), **times)
-    return Connection(made, client, jump, address, on_close=on_close, node=node, audit=audit)
+    pinned = client.shown
+
+    async def again() -> Connection:
+        async with handshakes or contextlib.nullcontext():
+            return await connect(
+                address,
+                login=login,
+                host_key=pinned,
+                connect_timeout=connect_timeout,
+                login_timeout=login_timeout,
+                keepalive=keepalive,
+                node=node,
+                audit=audit,
+            )
+
+    return Connection(
+        made, client, jump, address, on_close=on_close, node=node, audit=audit, again=again, keepalive=keepalive
+    )
 
 
 class Connection:
@@ -75,13 +97,16 @@ class Connection:
         on_close: Callable[[LlmgwError], None] | None,
         node: str,
         audit: Callable[[CommandRecord], None] | None,
+        again: Callable[[], Awaitable[Connection]],
+        keepalive: float,
     ) -> None:
         self.address = address
         self.host_key = client.shown or ""
         """What the server showed: `TYPE BASE64`."""
         self.channels = 0
-        """Channels that are open or being opened."""
+        """SSH channels that are open or being opened. A relay is one, however many streams go over it."""
         self._runner = Runner(self, audit)
+        self.relays = Relays(self, again, keepalive, audit)
         self._made = made
         self._client = client
         self._jump = jump
@@ -102,6 +127,12 @@ class Connection:
     def slots(self) -> Slots:
         """The sessions: how many may be open, how many are."""
         return self._runner.slots
+
+    @property
+    def data_path(self) -> Literal["direct-tcpip", "relay"]:
+        """How streams reach the node's engines. Learnt at the first one: a server that forbids forwarding says so only
+        when it is asked."""
+        return "relay" if self.relays.chosen else "direct-tcpip"
 
     @property
     def closed(self) -> bool:
@@ -129,6 +160,7 @@ class Connection:
         if self._over.is_set():
             return
         self._over.set()
+        self.relays.close()
         if self._jump is not None:
             self._jump.abort()
         if self._on_close is not None:
@@ -197,15 +229,30 @@ class Connection:
         )
 
     async def open_stream(
-        self, port: int, factory: ProtocolFactory, *, host: str = "127.0.0.1", timeout: float = 10.0
+        self, port: int, factory: ProtocolFactory, *, host: str = LOOPBACK, timeout: float = 10.0
     ) -> asyncio.Protocol:
         """Opens a TCP stream from the node to `host`:`port` and gives it to a new protocol. Cancelling leaks nothing.
 
-        Raises Unreachable (`engine_port_closed`: the engine is down, not the node), Refused (`forwarding_forbidden`),
-        TimedOut (`open_timeout`) and LinkLost. The protocol's exceptions cut its own stream only.
+        Where forwarding is forbidden, streams to 127.0.0.1 go over a relay on the node, and look the same.
+
+        Raises Unreachable (`engine_port_closed`: the engine is down, not the node), TimedOut (`open_timeout`), LinkLost
+        and Refused (`forwarding_forbidden`: and no relay can run). A relay also fails with BadReply. The protocol's
+        exceptions cut its own stream only.
         """
+        clock = asyncio.get_running_loop().time
+        end = clock() + timeout
         if self.closed:
             raise self.lost_error()
+        if not self.relays.chosen or host != LOOPBACK:
+            try:
+                return await self._open_direct(port, factory, host, timeout)
+            except Refused as exc:
+                if host != LOOPBACK:
+                    raise
+                log.info("%s", exc.message)
+        return await self.relays.open(port, factory, max(0.0, end - clock()))
+
+    async def _open_direct(self, port: int, factory: ProtocolFactory, host: str, timeout: float) -> asyncio.Protocol:
         stream = Stream(factory, self.channel_ended)
         opening = self._made.create_connection(lambda: stream, host, port, window=WINDOW, max_pktsize=PACKET)
         try:
@@ -215,7 +262,7 @@ class Connection:
             if exc.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED or why == "open failed":
                 raise Refused(
                     f"{self.address} forbids forwarding to {host}:{port}: {why}.",
-                    fix="Allow it in its sshd_config (AllowTcpForwarding) and in the key's line in authorized_keys.",
+                    fix=ALLOW,
                     code="forwarding_forbidden",
                 ) from None
             raise Unreachable(

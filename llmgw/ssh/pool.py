@@ -167,6 +167,7 @@ class Link:
                 keepalive=pool.keepalive,
                 node=self.node,
                 audit=pool.audit,
+                handshakes=pool.handshakes,
             )
         self.connection = connection
         try:

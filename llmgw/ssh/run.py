@@ -159,7 +159,7 @@ class Runner:
                 return call
             if end <= clock():
                 raise TimedOut(f"{self._way.name} opened no session in time: its sessions are all busy.", code="busy")
-            alone = self.slots.used == 1
+            alone = self.slots.used + self.slots.held == 1
             if alone and refusals >= REFUSALS:
                 raise Refused(
                     f"{self._way.name} opens no session, though none of ours is open.",

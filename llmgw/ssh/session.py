@@ -141,7 +141,7 @@ class Call(asyncssh.SSHClientSession[bytes]):
             raise self.no_answer(script)
         if "result" in frame:
             return dict(frame["result"])
-        raise _node_error(frame["error"])
+        raise node_error(frame["error"])
 
     def no_answer(self, script: str) -> LlmgwError:
         stderr = self.stderr
@@ -193,7 +193,9 @@ class Call(asyncssh.SSHClientSession[bytes]):
         return error
 
 
-def _node_error(error: dict[str, Any]) -> LlmgwError:
+def node_error(error: dict[str, Any]) -> LlmgwError:
+    """The error that a script's `error` frame holds. Every word of it is the node's."""
+
     def text(name: str, otherwise: str) -> str:
         value = error.get(name)
         return clean(value, 2000) if isinstance(value, str) and value else otherwise

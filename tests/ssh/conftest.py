@@ -172,6 +172,14 @@ def shared_sshd(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterato
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def deaf_sshd(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Sshd]:
+    """One that forwards nothing, for all the tests that leave it alone."""
+    server = start_sshd(tmp_path_factory.mktemp("deaf") / "sshd", home, AllowTcpForwarding="no")
+    yield server
+    server.stop()
+
+
 @pytest_asyncio.fixture
 async def embedded(home: Path, tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     server = EmbeddedServer(public_key(home), tmp_path / "embedded_key")

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import pytest_asyncio
 
-from llmgw.errors import LinkLost, Refused, TimedOut, Unreachable
+from llmgw.errors import LinkLost, TimedOut, Unreachable
 from llmgw.ssh.connection import Connection, connect
 from llmgw.ssh.embedded import EmbeddedServer
 from llmgw.ssh.identity import Login
+from llmgw.ssh.relay_stream import RelayStream
 from llmgw.ssh.tunnel import WINDOW
 
 from .conftest import Sshd, at, free_port
@@ -77,7 +78,7 @@ class Engine:
 
     async def first(self) -> Recorder:
         async with asyncio.timeout(5):
-            while not self.accepted:
+            while not self.accepted or not self.accepted[0].log:
                 await asyncio.sleep(0.005)
         return self.accepted[0]
 
@@ -92,10 +93,13 @@ async def engine() -> AsyncIterator[Engine]:
         end.transport.abort()
 
 
-@pytest_asyncio.fixture(params=["sshd", "embedded"])
-async def link(request, shared_sshd: Sshd, embedded: EmbeddedServer, login: Login) -> AsyncIterator[Connection]:
-    if request.param == "sshd":
-        connection = await connect(shared_sshd.address, login=login, host_key=shared_sshd.host_key)
+@pytest_asyncio.fixture(params=["sshd", "embedded", "relay"])
+async def link(
+    request, shared_sshd: Sshd, deaf_sshd: Sshd, embedded: EmbeddedServer, login: Login
+) -> AsyncIterator[Connection]:
+    if request.param != "embedded":
+        server = deaf_sshd if request.param == "relay" else shared_sshd
+        connection = await connect(server.address, login=login, host_key=server.host_key)
     else:
         connection = await connect(at(embedded), login=login, host_key=embedded.host_key)
     yield connection
@@ -105,9 +109,17 @@ async def link(request, shared_sshd: Sshd, embedded: EmbeddedServer, login: Logi
 
 async def settled(link: Connection) -> None:
     async with asyncio.timeout(10):
-        while link.channels and not link.closed:
+        while busy(link) and not link.closed:
             await asyncio.sleep(0.01)
-    assert link.closed or not link._made._channels
+    assert link.closed or len(link._made._channels) <= (link.data_path == "relay")
+
+
+def busy(link: Connection) -> int:
+    """Channels and streams that are open; a relay that only waits is none."""
+    relay = link.relays.relay
+    if relay is None or relay.over is not None:
+        return link.channels
+    return link.channels - 1 + relay.streams
 
 
 async def test_bytes_both_ways(link: Connection, engine: Engine) -> None:
@@ -192,6 +204,9 @@ async def test_a_reader_that_pauses_holds_the_engine_up(link: Connection, engine
     await asyncio.sleep(0.3)
     assert len(ours.data) == 0
     held = sum(len(data) for chan in link._made._channels.values() for data, _ in chan._recv_buf)
+    if isinstance(ours.transport, RelayStream):
+        held += sum(len(data) for data in ours.transport._held)
+        assert held
     assert held <= WINDOW
     ours.transport.resume_reading()
     await ours.until(lambda: len(ours.data) == total, timeout=20)
@@ -311,22 +326,4 @@ async def test_an_open_that_takes_too_long(sshd, login: Login) -> None:
             filler.close()
     assert not link.closed
     assert await link.run_program("echo", ECHO, {}, deadline=10)
-    await link.close()
-
-
-@pytest.mark.parametrize("how", ["server", "key", "host"])
-async def test_forwarding_that_is_forbidden(sshd, login: Login, home, engine: Engine, how: str) -> None:
-    from llmgw.pki.sshkey import public_key
-
-    if how == "server":
-        server = sshd(AllowTcpForwarding="no")
-    elif how == "key":
-        server = sshd(authorized=f"restrict {public_key(home)}")
-    else:
-        server = sshd(authorized=f'restrict,port-forwarding,permitopen="127.0.0.2:*" {public_key(home)}')
-    link = await connect(server.address, login=login, host_key=server.host_key)
-    with pytest.raises(Refused) as caught:
-        await link.open_stream(engine.port, Recorder)
-    assert caught.value.code == "forwarding_forbidden"
-    assert not link.closed
     await link.close()

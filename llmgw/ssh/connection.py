@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any, Literal
 
 import asyncssh
@@ -15,7 +15,8 @@ from llmgw.errors import LinkLost, LlmgwError, Refused, Unreachable
 from llmgw.model.node import Address
 from llmgw.model.route import ProtocolFactory
 from llmgw.ssh.channels import Slots, open_shielded
-from llmgw.ssh.dial import Client, dial
+from llmgw.ssh.client import Client
+from llmgw.ssh.dial import dial
 from llmgw.ssh.failures import clean
 from llmgw.ssh.identity import AskHostKey, Login, host_key_fingerprint
 from llmgw.ssh.relays import ALLOW, Relays
@@ -34,6 +35,7 @@ async def connect(
     login: Login,
     host_key: str | None,
     ask: AskHostKey | None = None,
+    authorities: Collection[str] = (),
     connect_timeout: float = 10.0,
     login_timeout: float = 15.0,
     keepalive: float = 10.0,
@@ -42,27 +44,21 @@ async def connect(
     audit: Callable[[CommandRecord], None] | None = None,
     handshakes: asyncio.Semaphore | None = None,
 ) -> Connection:
-    """Connects and logs in. Never prompts. Times are seconds; a dead peer is found after about four `keepalive`.
+    """Connects and logs in. Never prompts, unless `login.prompt` does. Times in seconds; a dead peer is found after
+    about four `keepalive`.
 
     `host_key` is the pinned public key. Without one the server's key is shown to `ask`, before and apart from any
-    login. `on_close` is called once, with the reason. `node` and `audit` are for the records of remote commands.
-    `handshakes` bounds how many are made at once: held by the caller now, and by a second connection for a relay later.
+    login; one in a certificate of `authorities` is trusted. `on_close` is called once, with the reason. `node` and
+    `audit` are for the records of remote commands. `handshakes` bounds how many are made at once: held by the caller
+    now, and by a second connection for a relay later.
 
     Raises Unreachable (`unknown_host`, `port_closed`, `no_route`, `not_ssh`, `handshake_dropped`), TimedOut
     (`connect_timeout`, `login_timeout`) and Refused (`login_refused`, `host_key_changed`, `host_key_unknown`,
     `bad_key`, `jump_host_key`).
     """
-    times = {"connect_timeout": connect_timeout, "login_timeout": login_timeout, "keepalive": keepalive}
+    times: dict[str, Any] = {"connect_timeout": connect_timeout, "login_timeout": login_timeout, "keepalive": keepalive}
     if not host_key:
-        try:
-            await dial(address, login=login, host_key=None, **times)
-            raise AssertionError("a login without a host key")  # dial cannot return here
-        except Refused as unknown:
-            host_key = str(unknown.data.get("shown_key", ""))
-            if unknown.code != "host_key_unknown" or ask is None:
-                raise
-            if not await ask(address.host, host_key, host_key_fingerprint(host_key)):
-                raise
+        host_key = await _confirmed_key(address, login, ask, authorities, times)
     made, client, jump = await dial(address, login=login, host_key=" ".join(host_key.split()[:2]), **times)
     pinned = client.shown
 
@@ -82,6 +78,25 @@ async def connect(
     return Connection(
         made, client, jump, address, on_close=on_close, node=node, audit=audit, again=again, keepalive=keepalive
     )
+
+
+async def _confirmed_key(
+    address: Address, login: Login, ask: AskHostKey | None, authorities: Collection[str], times: dict[str, Any]
+) -> str:
+    """The key of a host that nobody has pinned: one an authority vouches for, or one that `ask` confirms."""
+    try:
+        await dial(address, login=login, host_key=None, authorities=authorities, **times)
+    except Refused as unknown:
+        if unknown.code == "certificate_untrusted":
+            return await _confirmed_key(address, login, ask, (), times)
+        shown = str(unknown.data.get("shown_key", ""))
+        if unknown.code != "host_key_vouched":
+            if unknown.code != "host_key_unknown" or ask is None:
+                raise
+            if not await ask(address.host, shown, host_key_fingerprint(shown)):
+                raise
+        return shown
+    raise AssertionError("a login without a host key")  # dial cannot return here
 
 
 class Connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Any
 
 import asyncssh
@@ -13,7 +13,8 @@ import asyncssh
 from llmgw.errors import LlmgwError
 from llmgw.model.node import Address
 from llmgw.ssh import failures, lean
-from llmgw.ssh.identity import Login, host_key_algorithms, public_text
+from llmgw.ssh.client import Client
+from llmgw.ssh.identity import HOST_CERTIFICATE_ALGORITHMS, Login, host_key_algorithms
 
 # Below a warning asyncssh would format text for every packet and channel on the hot path.
 asyncssh.set_log_level(logging.WARNING)
@@ -21,41 +22,6 @@ asyncssh.set_log_level(logging.WARNING)
 # In front of asyncssh's own order, whose first choice (chacha20) costs twice as much a token-sized chunk.
 CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 KEEPALIVE_COUNT = 3
-
-
-class Client(asyncssh.SSHClient):
-    """Watches one connection: the key it shows, and its end."""
-
-    def __init__(self, pinned: str | None) -> None:
-        self._pinned = pinned
-        self.shown: str | None = None
-        self.connected = asyncio.get_running_loop().create_future()
-        self.lost = False
-        self.lost_because: Exception | None = None
-        self.on_lost: Callable[[], None] = lambda: None
-        self.opened: list[str] = []
-        """Encrypted keys whose passphrase was asked for."""
-        self._connection: asyncssh.SSHClientConnection | None = None
-
-    @property
-    def server_version(self) -> str:
-        """What the server called itself; empty when it did not get that far (MaxStartups closes before)."""
-        return str(self._connection.get_extra_info("server_version", "")) if self._connection is not None else ""
-
-    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
-        self._connection = conn
-        if not self.connected.done():
-            self.connected.set_result(None)
-
-    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        # Called before authentication: a wrong or unknown key ends the connection here and nothing is sent (F26).
-        self.shown = public_text(key)
-        return self.shown == self._pinned
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
-        self.lost_because = exc
-        self.on_lost()
 
 
 async def dial(
@@ -66,17 +32,26 @@ async def dial(
     connect_timeout: float,
     login_timeout: float,
     keepalive: float,
+    authorities: Collection[str] = (),
 ) -> tuple[asyncssh.SSHClientConnection, Client, asyncssh.SSHClientConnection | None]:
     """A logged-in connection, its watcher, and the connection to the jump host it goes through, if any.
 
-    Without `host_key` it never logs in: it raises Refused (`host_key_unknown`, with the key in `data["shown_key"]`).
+    Without `host_key` it never logs in: it raises Refused (`host_key_unknown`, or `host_key_vouched` where the server
+    shows a certificate of one of `authorities`; with the key in `data["shown_key"]`).
     Raises what `failures` says. Times in seconds.
     """
-    client = Client(host_key)
+    client = Client(
+        host_key,
+        authorities=authorities if host_key is None else (),
+        prompt=login.prompt if host_key is not None else None,
+        who=str(address),
+    )
     jump: asyncssh.SSHClientConnection | None = None
     try:
         host = (address.config_host or address.host) if login.readable_config else address.host
         options = _options(address, login, host_key, keepalive, client)
+        if host_key is None and authorities:
+            options["server_host_key_algs"] = [*HOST_CERTIFICATE_ALGORITHMS, *options["server_host_key_algs"]]
         if login.readable_config and (route := await _route(host, options)):
             async with asyncio.timeout(connect_timeout + login_timeout):
                 jump = await _jump(route, login, keepalive)
@@ -93,6 +68,9 @@ async def dial(
             if shown is not None and host_key is not None:
                 raise failures.host_key_changed(address, host_key, shown) from None
         raise _why(exc, address, login, client, host_key, connect_timeout) from None
+    if host_key is None:  # a server that lets anybody in, and whose certificate was trusted
+        connection.abort()
+        raise failures.host_key_vouched(address, client.vouched_key or "")
     lean.connection(connection)
     return connection, client, jump
 
@@ -202,6 +180,8 @@ async def _within(
             if not client.connected.done():
                 raise failures.connect_timeout(address, connect_timeout)
             await asyncio.wait((task,), timeout=login_timeout)
+            while client.asking and not task.done():
+                await asyncio.wait((task,), timeout=login_timeout)
             if not task.done():
                 raise failures.login_timeout(address, login_timeout)
         return task.result()
@@ -228,7 +208,7 @@ async def _other_key(
     """The key of another type that a server shows which has none of the pinned type. sshd just hangs up on us then."""
     if host_key is None or client.shown is not None:
         return None
-    times = {"connect_timeout": connect_timeout, "login_timeout": login_timeout, "keepalive": keepalive}
+    times: dict[str, Any] = {"connect_timeout": connect_timeout, "login_timeout": login_timeout, "keepalive": keepalive}
     try:
         await dial(address, login=login, host_key=None, **times)
     except LlmgwError as exc:
@@ -240,10 +220,14 @@ async def _other_key(
 def _why(
     exc: Exception, address: Address, login: Login, client: Client, host_key: str | None, connect_timeout: float
 ) -> LlmgwError:
+    if host_key is None and (vouched := client.vouched_key) is not None:
+        return failures.host_key_vouched(address, vouched)
     if client.shown is not None and client.shown != host_key:
         if host_key is None:
             return failures.host_key_unknown(address, client.shown)
         return failures.host_key_changed(address, host_key, client.shown)
+    if host_key is None and client.shown is None and isinstance(exc, asyncssh.HostKeyNotVerifiable):
+        return failures.certificate_untrusted(address)
     if isinstance(exc, TimeoutError):
         return failures.connect_timeout(address, connect_timeout)
     return failures.explain(exc, address, login, key_shown=client.shown is not None, opened=client.opened)

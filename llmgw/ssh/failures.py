@@ -54,6 +54,18 @@ def host_key_unknown(address: Address, shown: str) -> Refused:
     )
 
 
+def host_key_vouched(address: Address, key: str) -> Refused:
+    """No failure to a person: the key is known now, and an authority of theirs vouches for it."""
+    return Refused(
+        f"{address} shows a certificate of an authority in your known_hosts.", code="host_key_vouched", shown_key=key
+    )
+
+
+def certificate_untrusted(address: Address) -> Refused:
+    """Not the end: its plain key may be known, or confirmed."""
+    return Refused(f"{address} shows a certificate of an authority that is not known.", code="certificate_untrusted")
+
+
 def connect_timeout(address: Address, seconds: float) -> TimedOut:
     return TimedOut(
         f"{address} did not answer within {seconds:g} s.",

@@ -17,6 +17,9 @@ from llmgw.model.secret import Secret
 AskHostKey = Callable[[str, str, str], Awaitable[bool]]
 """Asked with (host, public key, fingerprint) whether an unknown key is to be trusted."""
 
+Prompt = Callable[[str, bool], Awaitable[str | None]]
+"""Asks a person for a password or a code: (question, whether what is typed may be seen). None: they gave up."""
+
 # Host key types we take, best first. No certificates: the pin is a key, and a server that has one also has its key.
 HOST_KEY_ALGORITHMS = (
     "ssh-ed25519",
@@ -26,6 +29,8 @@ HOST_KEY_ALGORITHMS = (
     "rsa-sha2-512",
     "rsa-sha2-256",
 )
+# Taken at first contact only, where the operator's known_hosts names an authority. What is pinned is the key inside.
+HOST_CERTIFICATE_ALGORITHMS = tuple(f"{name}-cert-v01@openssh.com" for name in HOST_KEY_ALGORITHMS)
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class Login:
     """Sent only to a host whose key was pinned, known or confirmed."""
     passphrase: Callable[[str], str | None] | None = None
     """Asked with the path of an encrypted key."""
+    prompt: Prompt | None = None
+    """Asked for passwords and codes, after every key; only while somebody is watching. None otherwise."""
     config_files: tuple[Path, ...] = ()
 
     @property
@@ -56,7 +63,7 @@ class Login:
             tried.append("the keys of the SSH configuration")
         if self.agent:
             tried.append("the agent's keys")
-        if self.password is not None:
+        if self.password is not None or self.prompt is not None:
             tried.append("a password")
         return ", ".join(tried) or "nothing (no key, agent or password was given)"
 
@@ -107,6 +114,17 @@ def operator_known_keys(address: Address, files: Iterable[Path]) -> list[str]:
 
     Revoked keys are left out. Raises ConfigError for a file that cannot be parsed.
     """
+    order = ["ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa"]
+    keys = [key for key in _operator_entries(address, files, authorities=False) if key.split()[0] in order]
+    return sorted(keys, key=lambda key: order.index(key.split()[0]))
+
+
+def operator_authorities(address: Address, files: Iterable[Path]) -> list[str]:
+    """The keys that `@cert-authority` lines of `known_hosts` files name for a host. Raises ConfigError."""
+    return _operator_entries(address, files, authorities=True)
+
+
+def _operator_entries(address: Address, files: Iterable[Path], *, authorities: bool) -> list[str]:
     names = {address.host, address.config_host or address.host}
     port = None if address.port == 22 else address.port
     keys: dict[str, None] = {}
@@ -119,10 +137,12 @@ def operator_known_keys(address: Address, files: Iterable[Path]) -> list[str]:
             raise ConfigError(f"{path} cannot be read as known_hosts: {exc}.") from None
         for name in names:
             found = asyncssh.match_known_hosts(hosts, name, "", port)
-            revoked = {public_text(key) for key in found[2]}
-            keys.update((text, None) for key in found[0] if (text := public_text(key)) not in revoked)
-    order = ["ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa"]
-    return sorted((key for key in keys if key.split()[0] in order), key=lambda key: order.index(key.split()[0]))
+            plain, trusted, bad = found[:3]
+            revoked = {public_text(key) for key in bad}
+            for key in trusted if authorities else plain:
+                if (text := public_text(key)) not in revoked:
+                    keys[text] = None
+    return list(keys)
 
 
 def _pattern(address: Address) -> str:

@@ -16,7 +16,7 @@ from llmgw.errors import Refused
 from llmgw.model.node import Address
 from llmgw.model.secret import Secret
 from llmgw.ssh.connection import connect
-from llmgw.ssh.identity import Login, public_text
+from llmgw.ssh.identity import Login, operator_authorities, operator_known_keys, public_text
 
 from .programs import ECHO
 
@@ -146,3 +146,98 @@ async def test_the_operators_agent(sshd, home: Path, tmp_path: Path, monkeypatch
         await connect(server.address, login=Login(), host_key=server.host_key)
     agent.terminate()
     await agent.wait()
+
+
+def typist(*answers: str | None, pause: float = 0.0) -> tuple[list[str], Login]:
+    """A login whose prompts are answered one after the other, and what was asked."""
+    asked: list[str] = []
+
+    async def prompt(question: str, echo: bool) -> str | None:
+        assert not echo
+        asked.append(question)
+        await asyncio.sleep(pause)
+        return answers[len(asked) - 1]
+
+    return asked, Login(prompt=prompt)
+
+
+async def test_a_person_may_type_the_password(server) -> None:
+    address, key, _ = server
+    asked, login = typist("wrong", "correct horse")
+    await (await connect(address, login=login, host_key=key)).close()
+    assert len(asked) == 2
+    assert all(question.startswith(str(address)) for question in asked)
+
+
+async def test_a_person_has_three_tries_and_may_give_up(server) -> None:
+    address, key, _ = server
+    for answers, times in ((("a", "b", "c", "correct horse"), 3), ((None,), 1)):
+        asked, login = typist(*answers)
+        with pytest.raises(Refused) as caught:
+            await connect(address, login=login, host_key=key)
+        assert caught.value.code == "login_refused"
+        assert len(asked) == times
+
+
+async def test_typing_takes_its_time(server) -> None:
+    address, key, _ = server
+    _, login = typist("correct horse", pause=0.8)
+    await (await connect(address, login=login, host_key=key, login_timeout=0.3)).close()
+
+
+async def test_nobody_types_for_an_unknown_host(server) -> None:
+    address, _, seen = server
+    asked, login = typist("correct horse")
+    with pytest.raises(Refused) as caught:
+        await connect(address, login=login, host_key=None)
+    assert caught.value.code == "host_key_unknown"
+    assert asked == seen == []
+
+
+needs_keygen = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="no ssh-keygen on this machine")
+
+
+def sign(authority: Path, key: Path, *more: str) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-s", authority, "-I", "test", *more, key], check=True)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    path = tmp_path / "authority"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+@needs_keygen
+async def test_a_certificate_of_the_operator(sshd, authority: Path, home: Path, tmp_path: Path) -> None:
+    server = sshd(authorized="# nobody", TrustedUserCAKeys=f"{authority}.pub")
+    key = tmp_path / "mine"
+    for end in ("", ".pub"):
+        shutil.copy(f"{home / 'id_ed25519'}{end}", f"{key}{end}")
+    with pytest.raises(Refused):
+        await connect(server.address, login=Login(client_keys=(key,)), host_key=server.host_key)
+    sign(authority, Path(f"{key}.pub"), "-n", server.address.user)
+    await (await connect(server.address, login=Login(client_keys=(key,)), host_key=server.host_key)).close()
+
+
+@needs_keygen
+async def test_an_authority_vouches_for_the_host(sshd, login: Login, authority: Path, tmp_path: Path) -> None:
+    server = sshd()
+    folder = server.config.parent
+    (folder / "ssh-ed25519.pub").write_text(server.host_key + "\n")
+    sign(authority, folder / "ssh-ed25519.pub", "-h", "-n", "127.0.0.1")
+    server.stop()
+    server.config.write_text(server.config.read_text() + f"HostCertificate {folder / 'ssh-ed25519-cert.pub'}\n")
+    server.start()
+    known = tmp_path / "known_hosts"
+    known.write_text(f"@cert-authority 127.0.0.1,[127.0.0.1]:* {Path(f'{authority}.pub').read_text()}")
+    authorities = operator_authorities(server.address, [known])
+    assert operator_known_keys(server.address, [known]) == []
+    connection = await connect(server.address, login=login, host_key=None, authorities=authorities)
+    assert connection.host_key == server.host_key  # the plain key is what is pinned
+    await connection.close()
+    stranger = public_text(asyncssh.generate_private_key("ssh-ed25519"))
+    for others in ((), (stranger,)):
+        with pytest.raises(Refused) as caught:
+            await connect(server.address, login=login, host_key=None, authorities=others)
+        assert caught.value.code == "host_key_unknown"

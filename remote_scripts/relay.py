@@ -18,7 +18,7 @@ HEAD = struct.Struct(">BII")
 DATA, EOF, CREDIT, OPEN, OPENED, CLOSE, ABORT, CLOSED, PING, PONG = range(1, 11)
 FRAME = 32 << 10
 CHUNK = 256 << 10
-OUT = 256 << 10  # bytes gathered for stdout, after which no engine is read until they are on their way
+TURN = 16  # engines read before it is written what they said. epoll puts them at its end: all get their turn
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 LATER = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 
@@ -43,7 +43,7 @@ class Relay(object):
     def __init__(self, window, silence):
         self.window, self.silence = window, silence
         self.streams, self.by_fd = {}, {}
-        self.out, self.size, self.late = [], 0, False
+        self.out, self.late = [], False
         self.head, self.left, self.of = b"", 0, 0
         self.everything, self.control = select.epoll(), select.epoll()
         self.everything.register(0, READ)
@@ -54,7 +54,7 @@ class Relay(object):
         heard = time.monotonic()
         while True:
             # While stdout takes nothing no engine is read: they wait in their own sockets, not in our memory.
-            ready = (self.control if self.late else self.everything).poll(self.silence / 4.0)
+            ready = (self.control if self.late else self.everything).poll(self.silence / 4.0, TURN)
             spoken = False
             for fd, what in ready:
                 stream = self.by_fd.get(fd)
@@ -65,7 +65,7 @@ class Relay(object):
                 else:
                     if what & ~READ and stream.mask & WRITE:
                         self.push(stream)
-                    if what & ~WRITE and stream.mask & READ and self.size < OUT:
+                    if what & ~WRITE and stream.mask & READ:
                         self.pull(stream)
             if spoken:  # after the engines: a new socket may have the number of one that has just been closed
                 data = receive(0)
@@ -83,7 +83,6 @@ class Relay(object):
 
     def send(self, kind, number, value=0):
         self.out.append(HEAD.pack(kind, number, value))
-        self.size += HEAD.size
 
     def flush(self):
         data = b"".join(self.out)
@@ -95,7 +94,6 @@ class Relay(object):
             done = 0
         self.late = done < len(data)
         self.out = [data[done:]] if self.late else []
-        self.size = len(data) - done
 
     def take(self, data):
         at = 0
@@ -204,7 +202,6 @@ class Relay(object):
         size = len(data)
         if size:
             self.out += (HEAD.pack(DATA, stream.number, size), data)
-            self.size += size
             stream.window = window - size
             if window == size:
                 self.watch(stream)

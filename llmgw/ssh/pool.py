@@ -88,6 +88,11 @@ class Link:
         """As `Connection.open_stream`. Raises Unreachable (`link_down`) at once while the link is down."""
         return await self._connected().open_stream(port, factory, host=host, timeout=timeout)
 
+    @property
+    def data_path(self) -> str | None:
+        """As `Connection.data_path`; None while the link is down."""
+        return self.connection.data_path if self.connection is not None else None
+
     async def wait_up(self, timeout: float | None = None) -> None:
         """Returns when the link is up. Raises TimedOut (`link_down`) with the last reason after `timeout` seconds."""
         try:

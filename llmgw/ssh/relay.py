@@ -115,7 +115,7 @@ class Relay(Call):
         """Why it ended by itself."""
         if not self._greeted.done():
             return self.no_answer("relay")
-        words = clean(self.stderr[-600:])
+        words = clean(self.stderr[-250:])
         why = f"exit status {self.exit_status}" + (f": {words}" if words else "")
         return LinkLost(f"the relay on {self.name} ended ({why}).", fix="It is started again by itself.")
 

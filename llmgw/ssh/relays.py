@@ -62,6 +62,7 @@ class Relays:
         self._audit = audit
         self._starting: asyncio.Task[Relay] | None = None
         self._extra: Way | None = None
+        self._fits = False
 
     async def open(self, port: int, factory: ProtocolFactory, timeout: float) -> asyncio.Protocol:
         """As `Connection.open_stream`. A relay that must be started first does so within the same `timeout`."""
@@ -120,18 +121,20 @@ class Relays:
         relay = await self._on(way)
         if relay is None:
             return None
-        kept = False
         try:
-            # Whether a node allows one session more can only be found out by opening one.
-            trial = await self._session(way, "exit", lambda: Call("", None, way.channel_ended))
-            kept = trial is not None
+            self._fits = self._fits or await self._room_beside()
         finally:
-            if not kept:
+            if not self._fits:
                 relay.end(Unreachable(f"the relay on {way.name} was not kept."))
-        if trial is None:
-            return None
-        trial.abandon()
-        return relay
+        return relay if self._fits else None
+
+    async def _room_beside(self) -> bool:
+        """Whether a node allows one session more can only be found out by opening one."""
+        way = self._way
+        trial = await self._session(way, "exit", lambda: Call("", None, way.channel_ended))
+        if trial is not None:
+            trial.abandon()
+        return trial is not None
 
     async def _apart(self) -> Relay:
         """A relay on a connection of its own. It costs a login, and leaves the one session to the scripts."""

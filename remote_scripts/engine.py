@@ -9,12 +9,12 @@ import re
 import signal
 import socket
 import time
-import warnings
 import zlib
 
+import engine_detach
+import engine_outlive
 import prelude
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEPT_ATTEMPTS = 3
 START_WAITS = 10  # seconds until an engine's process must be there
 LIST_WAITS = 15
@@ -184,7 +184,7 @@ def words(argv, what):
 
 def environment(args, shard):
     """Small and predictable: nothing of the login reaches the engine. Secrets travel here, never in argv."""
-    env = {"PATH": PATH, "HOME": prelude.home(), "LANG": "C.UTF-8"}
+    env = {"PATH": engine_detach.PATH, "HOME": prelude.home(), "LANG": "C.UTF-8"}
     env.update(args.get("env") or {})
     env["LLMGW_WAITER"] = "%s/%s/%d" % (shard.cluster, shard.name, shard.attempt)
     words([key + str(value) for key, value in env.items()], "env")
@@ -230,73 +230,14 @@ def prune(shard):
 
 
 def launch(shard, argv, env):
-    """Double fork, then a session of its own. The lock is closed by the exec itself: until then nobody else starts."""
-    command = scope() + ["/bin/sh", "-c", WAITER, "llmgw-waiter", str(shard.attempt), shard.replica, str(shard.rank),
-                         shard.cluster] + argv
-    command = [word.encode("utf-8", "surrogateescape") for word in command]
-    env = {key.encode(): str(value).encode("utf-8", "surrogateescape") for key, value in env.items()}
-    if command[0] != b"/bin/sh":
-        env[b"XDG_RUNTIME_DIR"] = b"/run/user/%d" % os.geteuid()
+    """The lock is closed by the exec itself: until then nobody else starts."""
+    command = ["/bin/sh", "-c", WAITER, "llmgw-waiter", str(shard.attempt), shard.replica, str(shard.rank),
+               shard.cluster] + argv
     log = prelude.open_file(shard.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    warnings.simplefilter("ignore")  # 3.12 warns of a fork beside the thread that watches stdin: the child soon execs
-    middle = os.fork()
-    if middle:
-        os.close(log)
-        os.waitpid(middle, 0)
-        return
     try:
-        if os.fork() == 0:
-            become(shard, command, env, log)
+        engine_detach.detach(command, env, shard.folder, log)
     finally:
-        os._exit(127)
-
-
-def become(shard, command, env, log):
-    os.setsid()
-    os.chdir(shard.folder)
-    null = os.open("/dev/null", os.O_RDWR)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    os.set_blocking(1, True)
-    for entry in os.listdir("/proc/self/fd"):  # what came from outside would hold the channel open
-        try:
-            if int(entry) > 2 and os.get_inheritable(int(entry)):
-                os.close(int(entry))
-        except OSError:  # the descriptor of this very listing
-            pass
-    for number in range(1, signal.NSIG):
-        if signal.getsignal(number) not in (signal.SIG_DFL, None):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    limits()
-    os.execve(command[0], command, env)
-
-
-def limits():
-    """Files as many as allowed, no core dumps of whole models, and the first to go when memory runs out."""
-    import resource
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("500")
-    except OSError:
-        pass
-
-
-def scope():
-    """A systemd scope outside the login session, where lingering keeps it alive past logout. Root needs none."""
-    if os.geteuid() == 0 or not os.access("/usr/bin/systemd-run", os.X_OK):
-        return []
-    import pwd
-    user, runtime = pwd.getpwuid(os.geteuid()).pw_name, "/run/user/%d" % os.geteuid()
-    if not os.path.exists("/var/lib/systemd/linger/" + user) or not os.path.exists(runtime + "/systemd/private"):
-        return []
-    command = ["/usr/bin/systemd-run", "--user", "--scope", "--quiet", "--collect"]
-    status = prelude.run(command + ["/bin/true"], 5, env={"PATH": PATH, "XDG_RUNTIME_DIR": runtime})[0]
-    return command if status == 0 else []
+        os.close(log)
 
 
 def await_engine(shard):
@@ -593,7 +534,8 @@ def send(pid, ticks, number):
             os.close(fd)
 
 
-ACTIONS = {"start": start, "list": listing, "stop": stop, "logs": logs}
+ACTIONS = {"start": start, "list": listing, "stop": stop, "logs": logs,
+           "outlive": engine_outlive.begin, "outlived": engine_outlive.look}
 
 
 def main(args):

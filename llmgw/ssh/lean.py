@@ -13,10 +13,8 @@ from typing import Any
 import asyncssh
 import asyncssh.encryption
 from asyncssh.constants import MSG_CHANNEL_DATA, MSG_IGNORE
-from asyncssh.crypto.cipher import GCMCipher
+from asyncssh.crypto.cipher import AESGCM, GCMCipher, InvalidTag  # type: ignore[attr-defined]
 from asyncssh.encryption import ChachaEncryption, GCMEncryption
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _LENGTH, _TAG, _HEAD = 4, 16, 10
 """Bytes of a packet's length, of its tag, and of what stands before the data in the plain text: the padding's length,

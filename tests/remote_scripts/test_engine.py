@@ -19,7 +19,7 @@ import pytest
 
 from llmgw import assets
 
-from .conftest import SCRIPTS, Node, ScriptError, tagged
+from .conftest import SCRIPTS, Node, ScriptError, tagged, tree
 
 SLEEPS = [sys.executable, "-S", "-c", "import time; print('up', flush=True); time.sleep(60)"]
 STUBBORN = [
@@ -575,10 +575,27 @@ def test_a_scope_wraps_the_waiter_and_changes_nothing_else(node: Node, tmp_path:
     wrapper = tmp_path / "systemd-run"
     wrapper.write_text('#!/bin/sh\nshift 2\nsleep 0.1\nexec "$@"\n')
     wrapper.chmod(0o755)
-    node.change = ("command = scope() + ", f"command = [{str(wrapper)!r}, '--user', '--scope'] + ")
+    node.change = ("in scope() + command", f'in ["{wrapper}", "--user", "--scope"] + command')
     started = start(node)
     node.change = None
     assert os.getsid(started["pid"]) == one(node)["manifest"]["waiter"]["pid"]
     assert "XDG_RUNTIME_DIR" in "".join(environ(started["pid"]))
     assert stop(node)["pids"] == [started["pid"]]
     assert one(node)["exit"]["signal"] == signal.SIGTERM
+
+
+def test_what_is_started_outlives_its_session(node: Node) -> None:
+    before = tree(node.home)
+    begun = node.call("engine", action="outlive")
+    assert node.call("engine", action="outlived", **begun) == {"alive": True}
+    assert node.call("engine", action="outlived", **begun) == {"alive": False}  # it was ended
+    assert tree(node.home) == before
+
+
+def test_a_sleeper_that_was_killed_or_is_another_process_is_not_alive(node: Node) -> None:
+    begun = node.call("engine", action="outlive")
+    assert node.call("engine", action="outlived", **{**begun, "start_ticks": begun["start_ticks"] + 1}) == {
+        "alive": False
+    }
+    os.kill(begun["pid"], signal.SIGKILL)
+    assert node.call("engine", action="outlived", **begun) == {"alive": False}

@@ -11,10 +11,11 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def detach(command, env, folder, out):
     """Double fork, then a session of its own, in `folder` and with the descriptor `out` for its output. Its pid."""
-    command = [word.encode("utf-8", "surrogateescape") for word in scope() + command]
+    wrapped = scope()
+    command = [word.encode("utf-8", "surrogateescape") for word in wrapped + command]
     env = {key.encode(): str(value).encode("utf-8", "surrogateescape") for key, value in env.items()}
     env.setdefault(b"PATH", PATH.encode())
-    if command[0] == SYSTEMD_RUN.encode():
+    if wrapped:
         env[b"XDG_RUNTIME_DIR"] = b"/run/user/%d" % os.geteuid()
     warnings.simplefilter("ignore")  # 3.12 warns of a fork beside the thread that watches stdin: the child soon execs
     told, tell = os.pipe()

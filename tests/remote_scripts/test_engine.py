@@ -575,7 +575,7 @@ def test_a_scope_wraps_the_waiter_and_changes_nothing_else(node: Node, tmp_path:
     wrapper = tmp_path / "systemd-run"
     wrapper.write_text('#!/bin/sh\nshift 2\nsleep 0.1\nexec "$@"\n')
     wrapper.chmod(0o755)
-    node.change = ("in scope() + command", f'in ["{wrapper}", "--user", "--scope"] + command')
+    node.change = ("wrapped = scope()", f'wrapped = ["{wrapper}", "--user", "--scope"]')
     started = start(node)
     node.change = None
     assert os.getsid(started["pid"]) == one(node)["manifest"]["waiter"]["pid"]

@@ -76,6 +76,33 @@ def errors() -> str:
     )
 
 
+def findings() -> str:
+    from llmgw.core.findings import RULES
+    from llmgw.core.findings.rules import ORDER
+
+    subjects = {rule.subject: inspect.getdoc(sys.modules[f"llmgw.core.findings.{rule.subject}"]) for rule in RULES}
+    count = {severity: sum(rule.severity == severity for rule in RULES) for severity in ORDER}
+    lines = [
+        HEAD.format(source="llmgw/core/findings/"),
+        "# Findings\n\n",
+        f"What can be said of a node: {len(RULES)} rules, {count['error']} of them errors (it cannot serve, gets no ",
+        f"new replicas),\n{count['warning']} warnings (it serves, but worse or at a risk) and {count['note']} notes. ",
+        "Each names its numbers and, where there is one, the\ncommand that mends it on that node's distribution. ",
+        "A fact that is not known is no finding.\n\n",
+        "`llmgw node add` judges by all of them before a byte is written. Those that the probe is enough for are\n",
+        "judged again with every probe and shown by `llmgw node show`.\n",
+    ]
+    for subject, title in subjects.items():
+        lines.append(
+            f"\n## {subject}\n\n{title}\n\n| code | severity | what it means | what to do |\n|---|---|---|---|\n"
+        )
+        for rule in RULES:
+            if rule.subject == subject:
+                means, fix = (text.replace("|", "\\|") for text in (rule.means, rule.fix or "–"))
+                lines.append(f"| `{rule.code}` | {rule.severity} | {means} | {fix} |\n")
+    return "".join(lines)
+
+
 def openapi() -> str:
     from llmgw import __version__
     from llmgw.admin.openapi import document
@@ -100,6 +127,7 @@ GENERATED = {
     "docs/configuration.md": configuration,
     "docs/models.md": models,
     "docs/errors.md": errors,
+    "docs/findings.md": findings,
     "docs/openapi.json": openapi,
     "state/schema.sql": schema,
 }

@@ -15,6 +15,8 @@ from llmgw.model.node import Node
 from llmgw.model.probe import Probe
 
 _WHEEL = re.compile(r"pypi:(xllamacpp)==([0-9][0-9A-Za-z.+-]*)")
+LIBRARIES = ("libgomp.so.1", "libstdc++.so.6")
+"""Of those that the wheel links to, what a minimal image may lack."""
 _RESERVED = frozenset({"--model", "-m", "--host", "--port", "--alias", "-a", "--api-key", "--api-key-file"})
 
 # Measured with SmolLM2-135M: 93 MB of weights, 245 MB resident at 4,096 tokens of context in two slots.

@@ -11,6 +11,7 @@ from functools import partial
 
 from llmgw.core import adopt
 from llmgw.core.differences import differences
+from llmgw.core.findings import judge
 from llmgw.errors import LlmgwError
 from llmgw.loops.base import Loop, ended, log
 from llmgw.loops.changes import S, fail, move
@@ -19,6 +20,7 @@ from llmgw.model.event import Severity
 from llmgw.model.listing import Listing
 from llmgw.model.node import LinkState, Node
 from llmgw.model.probe import Probe
+from llmgw.model.surroundings import Surroundings, skew
 from llmgw.store import events, intents, nodes, replicas
 from llmgw.store.db import Database, Tx
 
@@ -108,10 +110,12 @@ class Observe(Loop):
             self._probe_due[node.id] = world.clock.monotonic() + world.settings.probe_interval * jitter
 
     async def _probe(self, node: Node) -> None:
-        world = self._world
-        probe, document = await world.remote(node).probe(ports=world.settings.engine_ports)
+        world, ports = self._world, self._world.settings.engine_ports
+        sent = world.clock.wall()
+        probe, document = await world.remote(node).probe(ports=ports)
+        off = skew(probe.at, sent, world.clock.wall())
         world.probes[node.id] = probe
-        await world.store.write(lambda tx: _probed(tx, node.id, probe, document))
+        await world.store.write(lambda tx: _probed(tx, node.id, probe, document, off, ports))
         world.hint("install", "reconcile")
 
     async def _listed(self, node: Node, listing: Listing, busy: set[str], asked: Marks) -> None:
@@ -137,7 +141,7 @@ def _look_failed(tx: Tx, node: str, why: str, code: str) -> None:
     events.add(tx, "node.look", message, node=node, severity=Severity.WARNING, code=code)
 
 
-def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object]) -> None:
+def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object], off: float, ports: tuple[int, int]) -> None:
     before = nodes.put_probe(tx, node, document)
     now = nodes.get(tx.db, node)
     if now is None:
@@ -149,6 +153,8 @@ def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object]) -> Non
         why = f"its machine id was {now.machine_id} and is now {probe.machine_id}"
         nodes.change(tx, node, quarantined=why)
         events.add(tx, "node.quarantined", f"{node} is quarantined: {why}", node=node, severity=Severity.ERROR)
+    twins = [one.id for one in nodes.every(tx.db) if one.id != node and one.machine_id == probe.machine_id]
+    outside = Surroundings(clock_skew=off, same_machine_id=tuple(twins) if probe.machine_id else ())
     nodes.change(
         tx,
         node,
@@ -156,7 +162,7 @@ def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object]) -> Non
         boot_id=probe.boot_id,
         root=probe.root.path,
         python=probe.python.executable,
-        problems=probe.problems,
+        problems=tuple(judge(probe, outside=outside, node_id=node, ports=ports)),
         probed_at=tx.now,
         seen_at=tx.now,
     )

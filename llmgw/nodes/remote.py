@@ -13,19 +13,24 @@ from pydantic import BaseModel, ValidationError
 
 from llmgw import assets
 from llmgw.engines.base import Build
+from llmgw.engines.llamacpp import LIBRARIES
 from llmgw.errors import BadReply
 from llmgw.model.base import Report
 from llmgw.model.listing import Listing
-from llmgw.model.node import Node
+from llmgw.model.node import Node, NodeOptions
+from llmgw.model.preflight import Preflight
 from llmgw.model.probe import Probe
 from llmgw.model.route import ProtocolFactory
 from llmgw.model.secret import Secret
 from llmgw.model.weights import Weights
+from llmgw.protocol.shell import INTERPRETERS
 
 R = TypeVar("R", bound=BaseModel)
 OnEvent = Callable[[dict[str, Any]], None]
 
 CHUNK = 1 << 18
+OUTSIDE = ("pypi.org:443", "huggingface.co:443", "github.com:443")
+"""What a preflight tries to reach: where engines and weights come from when they are fetched on the node itself."""
 SLOWEST = 256 << 10
 """Bytes a second below which a transfer's deadline assumes no link to be."""
 
@@ -121,6 +126,23 @@ class Remote:
         }
         document = await self._runner.run_script("probe", args, deadline=deadline)
         return typed(Probe, document, self._node.id), document
+
+    async def preflight(
+        self,
+        *,
+        ports: tuple[int, int],
+        outbound: Sequence[str] = OUTSIDE,
+        ask_sudo: bool = False,
+        deadline: float = 45.0,
+    ) -> tuple[Preflight, dict[str, Any]]:
+        """The typed document and the whole one. Writes nothing on the node, unless sudo is to be asked.
+
+        `ask_sudo` runs `sudo -n -k -l`: where a password is wanted sudo logs that, and may write a mail to root.
+        `outbound` is tried from the node, `HOST:PORT`; nothing is sent there.
+        """
+        args = preflight_args(self._node.options, self._node.id, ports=ports, outbound=outbound, ask_sudo=ask_sudo)
+        document = await self._runner.run_script("preflight", args, deadline=deadline)
+        return typed(Preflight, document, self._node.id), document
 
     async def list_engines(self, *, deadline: float = 30.0) -> Listing:
         args = {**self._common, "action": "list", "cluster": self._cluster}
@@ -247,6 +269,26 @@ class Remote:
             "install", args, deadline=deadline, payload=payload, payload_size=size, on_event=on_event
         )
         return typed(Installed, {"installed": True, **reply}, self._node.id)
+
+
+def preflight_args(
+    options: NodeOptions,
+    node_id: str,
+    *,
+    ports: tuple[int, int],
+    outbound: Sequence[str] = OUTSIDE,
+    ask_sudo: bool = False,
+) -> dict[str, Any]:
+    """How preflight.py is asked: also by who has a connection and no node yet."""
+    return {
+        "root": options.root,
+        "node_id": node_id,
+        "ports": list(ports),
+        "outbound": list(outbound),
+        "interpreters": list(INTERPRETERS),
+        "libraries": list(LIBRARIES),
+        "ask_sudo": ask_sudo,
+    }
 
 
 def install_args(build: Build) -> dict[str, Any]:

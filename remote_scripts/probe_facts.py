@@ -72,7 +72,8 @@ def address(text):
 
 def find_tool(name, more=()):
     """Where a tool lies: on PATH or where distributions put it, which a login's PATH may not name."""
-    places = os.environ.get("PATH", "").split(":") + [ROOT + place for place in PLACES + tuple(more)]
+    places = [] if ROOT else os.environ.get("PATH", "").split(":")
+    places += [ROOT + place for place in PLACES + tuple(more)]
     paths = [os.path.join(place, name) for place in places if place.startswith("/")]
     return next((path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)), None)
 

@@ -73,8 +73,9 @@ def ask(tool, mine):
     ask_gpus(tool, mine, answer)
     if any(row.get("mig.mode.current") == "Enabled" for row in answer.rows):
         answer.slices = probe_facts.fact("gpus.slices", slices, tool) or {}
-    found = probe_facts.fact("gpu_processes.nvidia", apps.get)
-    answer.apps = found[0] if found and answer.rows else []
+    answer.apps, other, status = apps.get()
+    if status != 0 and not answer.apps:
+        probe_facts.unknown["gpu_processes.nvidia"] = error_of(status, other)["text"]
     answer.cuda = probe_facts.fact("nvidia.cuda", level.get)
     return answer
 
@@ -213,14 +214,14 @@ def unseen(card, answer):
     """A card that the driver holds and the tool does not show: the driver's own directory still has its name."""
     told = read("%s/driver/nvidia/gpus/%s/information" % (PROC, card.pci), "")
     words = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in told.splitlines())}
-    uuid = words.get("GPU UUID", "")
+    uuid, model = words.get("GPU UUID", ""), words.get("Model", "Unknown")
     said = answer.lost.get(card.pci)
     if answer.error and not said:
         health, detail = "error", "nvidia-smi: " + answer.error["text"]
     else:
         health, detail = "lost", said or "it is on PCI, and nvidia-smi does not show it"
     return probe_pci.record(card, {"memory_total": detail}, uuid=uuid if uuid and "?" not in uuid else None,
-                            name=words.get("Model") or probe_pci.name_of(card), pcie=probe_pci.pcie_of(card.path),
+                            name=model if model != "Unknown" else probe_pci.name_of(card), pcie=probe_pci.pcie_of(card.path),
                             health=health, health_detail=detail[:300], integrated=False)
 
 

@@ -47,7 +47,7 @@ def pcie_of(path):
 
     def width(name):
         found = number(read("%s/%s" % (path, name), ""))
-        return found if found and found < 255 else None  # 255 where the device does not answer
+        return found if found and found <= 32 else None  # 63 and 255 where the device does not answer
 
     found = {"generation": generation("current_link_speed"), "width": width("current_link_width"),
              "max_generation": generation("max_link_speed"), "max_width": width("max_link_width")}
@@ -84,12 +84,12 @@ def name_of(card):
 
 def record(card, why, **told):
     """A GPU as the document has it: what is not told is null."""
-    keys = ("index", "uuid", "name", "memory_total", "memory_used", "utilization", "temperature", "power_w", "driver",
-            "compute_capability", "architecture", "mig", "persistence", "ecc_uncorrected", "pcie", "fabric_state",
-            "health", "health_detail", "integrated")
+    keys = ("index", "vendor", "uuid", "name", "pci", "memory_kind", "memory_total", "memory_used", "utilization",
+            "temperature", "power_w", "driver", "compute_capability", "architecture", "mig", "slices", "persistence",
+            "ecc_uncorrected", "pcie", "numa", "fabric_state", "health", "health_detail", "integrated")
     found = dict.fromkeys(keys)
-    found.update({"vendor": card.vendor, "pci": card.pci, "memory_kind": "unknown", "slices": [], "_why": why,
-                  "numa": numa_of(card.path)}, **told)
+    found.update(vendor=card.vendor, pci=card.pci, memory_kind="unknown", slices=[], numa=numa_of(card.path), _why=why)
+    found.update(told)
     return found
 
 

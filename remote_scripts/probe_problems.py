@@ -6,7 +6,7 @@ def judge(document):
     found = []
 
     def problem(code, message, fix, severity="error"):
-        found.append({"code": code, "severity": severity, "message": message, "fix": fix})
+        found.append({"code": code, "severity": severity, "message": "%s" % message, "fix": fix})
 
     flags, level = document["cpu"].get("flags") or [], document["cpu"].get("level") or ""
     if level.startswith("x86-64") and "avx2" not in flags:

@@ -27,6 +27,8 @@ from llmgw.ssh.tunnel import PACKET, WINDOW, Stream
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
+FORBIDDEN = (asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, asyncssh.OPEN_UNKNOWN_CHANNEL_TYPE)
+"""How a server says that it does not forward, or cannot. OpenSSH may also say no more than "open failed"."""
 
 
 async def connect(
@@ -137,6 +139,16 @@ class Connection:
     def name(self) -> str:
         """The node's id, or its address where it has none yet; for sentences and records."""
         return self._node or str(self.address)
+
+    @property
+    def noise(self) -> str:
+        """What the login printed around the last script's answer; at most a few KiB."""
+        return self._runner.noise
+
+    @property
+    def session_limit(self) -> int:
+        """How many sessions may be open side by side, as far as has been learnt."""
+        return self._runner.slots.limit
 
     @property
     def slots(self) -> Slots:
@@ -274,7 +286,7 @@ class Connection:
             await self.open(opening, stream, timeout)
         except asyncssh.ChannelOpenError as exc:
             why = clean(exc.reason)
-            if exc.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED or why == "open failed":
+            if exc.code in FORBIDDEN or why == "open failed":
                 raise Refused(
                     f"{self.address} forbids forwarding to {host}:{port}: {why}.",
                     fix=ALLOW,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -58,7 +57,7 @@ class RelayStream(asyncio.Transport):
         self._protocol: asyncio.Protocol | None = None
         self._receive: Callable[[bytes], None] = _discard
         self._room = WINDOW  # what the node may still send
-        self._held: deque[bytes] = deque()  # what came while reading was paused: never more than a window
+        self._held = bytearray()  # what came while reading was paused: never more than a window
         self._reading = True
         self._eof = False
         self._ended: OSError | bool = False
@@ -85,7 +84,7 @@ class RelayStream(asyncio.Transport):
         if self._room < 0 or self._eof or self._protocol is None:
             raise BadReply("the relay sends more than it may.", code="oversized")
         if self._held or not self._reading:
-            self._held.append(data)
+            self._held += data
             return
         try:
             self._receive(data)
@@ -244,8 +243,10 @@ class RelayStream(asyncio.Transport):
         if not self._held:
             return
         while self._held and (self._reading or self._closing):
+            piece = bytes(self._held[:FRAME])
+            del self._held[:FRAME]
             try:
-                self._receive(self._held.popleft())
+                self._receive(piece)
             except Exception:
                 self._broken("data_received")
                 return

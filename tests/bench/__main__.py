@@ -9,7 +9,7 @@ import sys
 from datetime import date
 from pathlib import Path
 
-from tests.bench import gateway, plane
+from tests.bench import gateway, plane, relay
 
 REPORT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
@@ -21,12 +21,15 @@ def main() -> int:
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 100, 500])
     parser.add_argument("--only", nargs="*", default=[""], help="proxies with this in their name: llmgw, nginx, vllm")
     parser.add_argument("--no-plane", action="store_true", help="leave the control plane's own cost out")
+    parser.add_argument("--no-relay", action="store_true", help="leave the relay out")
     parser.add_argument("--no-report", action="store_true", help="do not write docs/benchmarks.md")
     asked = parser.parse_args()
     plan = gateway.Plan(rounds=asked.rounds, seconds=asked.seconds, streams=tuple(asked.streams))
     sections = [gateway.run(plan, only=asked.only)]
     if not asked.no_plane:
         sections.append(plane.section())
+    if not asked.no_relay:
+        sections.append(relay.section(rounds=asked.rounds))
     text = "\n".join(sections)
     print(text)
     if not asked.no_report:

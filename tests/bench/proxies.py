@@ -125,7 +125,7 @@ def nginx(engine_port: int, scratch: Path) -> Iterator[Proxy]:
     config.write_text(NGINX.format(dir=scratch, engine=engine_port, port=port))
     with program([binary, "-p", str(scratch), "-c", str(config)]) as (process, _):
         wait_for(port)
-        yield Proxy("nginx", port, (process.pid, *_children(process.pid)))
+        yield Proxy("nginx", port, (process.pid, *children(process.pid)))
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def vllm_router(engine_port: int, scratch: Path) -> Iterator[Proxy]:
     argv += ["--prometheus-port", str(metrics), "--log-level", "error"]
     with program(argv) as (process, _):
         wait_for(port, "/health")
-        yield Proxy(VLLM_ROUTER.replace("==", " "), port, (process.pid, *_children(process.pid)))
+        yield Proxy(VLLM_ROUTER.replace("==", " "), port, (process.pid, *children(process.pid)))
 
 
 PROXIES = (llmgw_tcp, llmgw_ssh, nginx, vllm_router)
@@ -170,7 +170,7 @@ def wait_for(port: int, path: str = "/", seconds: float = 60.0) -> None:
     raise Missing(f"nothing answered on its port within {seconds:g} s")
 
 
-def _children(pid: int) -> tuple[int, ...]:
+def children(pid: int) -> tuple[int, ...]:
     """Direct children, for servers that work in another process."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return tuple(int(child) for child in text.split())

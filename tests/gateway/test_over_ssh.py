@@ -1,4 +1,4 @@
-"""The same through an SSH channel: a stream is a stream, and a client that leaves closes its channel."""
+"""The same through an SSH channel or a relay: a stream is a stream, and a client that leaves closes it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import asyncssh
 import pytest
 import pytest_asyncio
 
@@ -14,22 +15,34 @@ from llmgw.model.node import Address
 from llmgw.model.route import ProtocolFactory, Upstream
 from llmgw.pki.sshkey import ensure_key, public_key
 from llmgw.ssh.connection import Connection, connect
-from llmgw.ssh.embedded import EmbeddedServer
+from llmgw.ssh.embedded import EmbeddedServer, Server
 from llmgw.ssh.identity import Login
 
 from .conftest import eventually, until
 from .raw import ask
 
 
-@pytest_asyncio.fixture
-async def node(leaks: None, tmp_path: Path) -> AsyncIterator[Connection]:
+class Deaf(Server):
+    """Forwards nothing."""
+
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "forwarding is off")
+
+
+@pytest_asyncio.fixture(params=["direct-tcpip", "relay"])
+async def node(
+    leaks: None, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Connection]:
     ensure_key(tmp_path)
     server = EmbeddedServer(public_key(tmp_path), tmp_path / "host_key")
+    if request.param == "relay":
+        monkeypatch.setattr(server, "serve", lambda: Deaf(server._authorized, server._connections))
     await server.start()
     login = Login(client_keys=(tmp_path / "id_ed25519",))
     address = Address(host="127.0.0.1", port=server.port, user="somebody")
     connection = await connect(address, login=login, host_key=server.host_key)
     yield connection
+    assert connection.data_path == request.param
     await connection.close()
     await server.close()
 
@@ -42,7 +55,8 @@ def through(node: Connection, engine) -> Upstream:
 
 
 def channels(node: Connection) -> int:
-    return node.channels
+    relay = node.relays.relay
+    return node.channels if relay is None else relay.streams
 
 
 async def test_answers_and_streams(house, sim, node: Connection) -> None:

@@ -94,13 +94,7 @@ def main(args):
     found = fact("gpus", cards.get) or dict(nothing("nvidia", "amd", "intel", "xid"), gpus=[], _apps=[], _nodes={})
     document["gpu_processes"] = processes(found, marks)
     document.update(found, unknown=unknown)
-    document["problems"] = problems(document)
     return document
-
-
-def problems(document):
-    import probe_problems
-    return probe_problems.judge(document)
 
 
 prelude.main(main)

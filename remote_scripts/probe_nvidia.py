@@ -38,7 +38,7 @@ def look(cards, switches, total):
     if tool is None:
         probe_facts.unknown["gpus.nvidia"] = "no nvidia-smi was found"
     elif answer.error:
-        probe_facts.unknown["gpus.nvidia"] = "%s: %s" % (tool, answer.error["text"])
+        probe_facts.unknown["gpus.nvidia"] = answer.words()
     gpus = [smi_gpu(row, by_address(mine, row), total) for row in answer.rows]
     for gpu in gpus:
         gpu["slices"] = answer.slices.get(gpu["uuid"], [])
@@ -63,6 +63,10 @@ class Answer(object):
     def __init__(self):
         self.rows, self.apps, self.slices, self.warnings = [], [], {}, []
         self.cuda, self.error, self.lost = None, None, {}
+
+    def words(self):
+        text = self.error["text"]
+        return text if text.startswith("nvidia-smi") else "nvidia-smi: " + text
 
 
 def ask(tool, mine):
@@ -119,7 +123,7 @@ def csv(tool, question, columns, *more):
 def error_of(status, other):
     text = " ".join(other)[:400]
     if status is None:
-        return {"code": "hangs", "text": "did not answer in %g s" % SMI_SECONDS}
+        return {"code": "hangs", "text": "nvidia-smi did not answer in %g s" % SMI_SECONDS}
     if "version mismatch" in text:
         return {"code": "mismatch", "text": text}
     if (status == 0 and not text) or "No devices were found" in text:
@@ -217,12 +221,13 @@ def unseen(card, answer):
     uuid, model = words.get("GPU UUID", ""), words.get("Model", "Unknown")
     said = answer.lost.get(card.pci)
     if answer.error and not said:
-        health, detail = "error", "nvidia-smi: " + answer.error["text"]
+        health, detail = "error", answer.words()
     else:
         health, detail = "lost", said or "it is on PCI, and nvidia-smi does not show it"
-    return probe_pci.record(card, {"memory_total": detail}, uuid=uuid if uuid and "?" not in uuid else None,
-                            name=model if model != "Unknown" else probe_pci.name_of(card), pcie=probe_pci.pcie_of(card.path),
-                            health=health, health_detail=detail[:300], integrated=False)
+    return probe_pci.record(
+        card, {"memory_total": detail}, uuid=uuid if uuid and "?" not in uuid else None, health=health,
+        name=model if model != "Unknown" else probe_pci.name_of(card), pcie=probe_pci.pcie_of(card.path),
+        health_detail=detail[:300], integrated=False)
 
 
 # ---- Jetson ----

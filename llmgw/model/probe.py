@@ -2,7 +2,7 @@
 
 Sizes in bytes, times in Unix seconds, rates of a fabric in Gbit/s. `None` means that it could not be read; `unknown`
 says why. Never 0 instead. Facts only: what they mean is judged in `core/`.
-Schema 1 said less and also said `problems`; a stored document of it still reads.
+Schema 1 said less, and said problems too; a stored document of it still reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pydantic import Field
 
 from llmgw.model.base import Report
 from llmgw.model.gpu import MAX_GPUS, Amd, Gpu, GpuProcess, Intel, Nvidia, Xid
-from llmgw.model.node import Problem
 
 MAX_ITEMS = 4096
 
@@ -216,5 +215,3 @@ class Probe(Report):
     root: Root
     owner: Owner | None = None
     unknown: dict[str, str] = {}
-    problems: tuple[Problem, ...] = Field(default=(), max_length=256)
-    """Schema 1 only."""

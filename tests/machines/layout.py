@@ -144,7 +144,7 @@ class Layout:
 
 
 def cpuinfo(given: dict[str, Any], arch: str) -> str:
-    """One block a thread, as the kernel prints them: `like` names the block, `sockets`, `cores` and `threads` how many."""
+    """One block a thread, as the kernel prints them: `like` names it, `sockets`, `cores` and `threads` say how many."""
     like = COMMON["cpu"][given["like"]]
     sockets, cores, threads = given.get("sockets", 1), given["cores"], given.get("threads", 1)
     blocks = []

@@ -32,13 +32,13 @@ def smi(about, arguments):
     if line.startswith("--query-compute-apps="):
         say(about.get("apps", ""))
     if not line.startswith("--query-gpu="):
-        say({"out": "ERROR: Option %s is not recognized. Please run 'nvidia-smi -h'.\n" % arguments[0], "exit": 2})
+        say({"out": f"ERROR: Option {arguments[0]} is not recognized. Please run 'nvidia-smi -h'.\n", "exit": 2})
     head, *rows = [row for row in about["csv"].splitlines() if row.strip()]
     known = [re.sub(r" \[.*", "", name) for name in head.split(", ")]
     asked = arguments[0].partition("=")[2].split(",")
     for name in asked:
         if name not in known:
-            say({"out": 'Field "%s" is not a valid field to query.\n\n' % name, "exit": 2})
+            say({"out": f'Field "{name}" is not a valid field to query.\n\n', "exit": 2})
     chosen = [word[5:].split(",") for word in arguments if word.startswith("--id=")]
     if "handle" in about and not chosen:
         say({"out": about["handle"], "exit": 255})
@@ -46,7 +46,7 @@ def smi(about, arguments):
     for row in rows:
         words = row.split(", ")
         assert len(words) == len(known), (row, head)
-        values = dict(zip(known, words))
+        values = dict(zip(known, words, strict=True))
         place = values["pci.bus_id"].lower()[-12:]
         if not chosen or place in chosen[0]:
             text += ", ".join(values[name] for name in asked) + "\n"

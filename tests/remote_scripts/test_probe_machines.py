@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machines.layout import HERE, Layout, load, names
 
 from llmgw.model.probe import Probe
 
-from machines.layout import HERE, Layout, load, names
 from .conftest import Node, tree
 
 RUNNER = {
     "schema", "at", "hostname", "boot_id", "python", "user", "home_mode", "load", "disks", "owner", "processes",
-    "ports_in_use", "problems",
+    "ports_in_use",
 }  # fmt: skip
 """What the machine that runs the tests says of itself."""
 

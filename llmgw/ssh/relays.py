@@ -139,6 +139,8 @@ class Relays:
     async def _apart(self) -> Relay:
         """A relay on a connection of its own. It costs a login, and leaves the one session to the scripts."""
         log.info("%s allows one session a connection: its relay gets a connection of its own", self._way.name)
+        if self._way.closed:
+            raise self._way.lost_error()
         if self._extra is not None:
             self._extra.abort()
         try:

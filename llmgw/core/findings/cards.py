@@ -11,6 +11,8 @@ from llmgw.model.gpu import Gpu, GpuProcess
 from llmgw.model.preflight import Preflight
 from llmgw.model.probe import Probe
 
+UNLISTED = "does not show it"
+"""In the probe's words for a card that is on PCI only."""
 HELD = 256 * MIB
 """A desktop holds less than this of its card."""
 
@@ -20,12 +22,17 @@ def gpu_names(gpus: Iterable[Gpu]) -> str:
     return "GPU " + listed(f"{gpu.index}" if gpu.index is not None else (gpu.pci or "?") for gpu in gpus)
 
 
+def lost_gpus(probe: Probe) -> list[Gpu]:
+    """Those of which the driver says so; a card that it only does not list may just be without it."""
+    return [gpu for gpu in probe.gpus if gpu.health == "lost" and UNLISTED not in (gpu.health_detail or "")]
+
+
 @on_probe(
     "gpu_lost", "error", "Drain the node and reboot it; when it comes again the card, its slot or its power is broken."
 )
 def gpu_lost(probe: Probe, facts: Facts) -> Said:
     """The driver has lost a card: it fell off the bus or answers no more."""
-    lost = [gpu for gpu in probe.gpus if gpu.health == "lost"]
+    lost = lost_gpus(probe)
     if not lost:
         return None
     why = next((gpu.health_detail for gpu in lost if gpu.health_detail), None)
@@ -35,7 +42,9 @@ def gpu_lost(probe: Probe, facts: Facts) -> Said:
 @on_probe("gpu_unhealthy", "warning", "Look for Xid errors in dmesg; nvidia-smi --gpu-reset -i N, or reboot the node.")
 def gpu_unhealthy(probe: Probe, facts: Facts) -> Said:
     """The driver answers ERR! or Unknown Error for a card: part of it does not work."""
-    sick = [gpu for gpu in probe.gpus if gpu.health == "error"]
+    # Where nvidia-smi fails as a whole no single card is to blame.
+    failed = probe.nvidia is not None and probe.nvidia.smi_error is not None
+    sick = [gpu for gpu in probe.gpus if gpu.health == "error" and not (failed and gpu.index is None)]
     if not sick:
         return None
     why = next((gpu.health_detail for gpu in sick if gpu.health_detail), None)
@@ -67,14 +76,18 @@ def gpu_hot(probe: Probe, facts: Facts) -> Said:
     "gpu_link_narrow", "warning", "Seat the card again, look at its slot and riser, and at the BIOS's PCIe settings."
 )
 def gpu_link_narrow(probe: Probe, facts: Facts) -> Said:
-    """A PCIe link with fewer lanes than card and slot have, or slower under load: weights load that much slower."""
+    """A PCIe link narrower than that of its twin, or of a quarter of its lanes, or slow under load: loading takes long."""
+    if probe.virtualization not in (None, "none"):
+        return None  # what a virtual machine shows of its slots is made up
     narrow = []
     for gpu in probe.gpus:
         link = gpu.pcie
         if link is None:
             continue
-        if link.width and link.max_width and 0 < link.width < link.max_width:
-            narrow.append(f"{gpu_names([gpu])} runs on {link.width} of {link.max_width} PCIe lanes")
+        width, most = link.width or 0, link.max_width or 0
+        twins = [one.pcie.width or 0 for one in probe.gpus if one.name == gpu.name and one.pcie]
+        if 0 < width < max(twins) or 0 < width * 4 <= most:
+            narrow.append(f"{gpu_names([gpu])} runs on {width} of {most or max(twins)} PCIe lanes")
         elif (gpu.utilization or 0) >= 10 and 0 < (link.generation or 0) < (link.max_generation or 0):
             # An idle card trains its link down to save power: that is no fault.
             narrow.append(f"{gpu_names([gpu])} runs at PCIe {link.generation} in place of {link.max_generation}")
@@ -192,4 +205,5 @@ def gpu_unified(probe: Probe, facts: Facts) -> Said:
     gpus = [gpu for gpu in probe.gpus if gpu.memory_kind in kinds]
     if not gpus or any(gpu.memory_kind == "dedicated" for gpu in probe.gpus):
         return None
-    return f"{listed(gpu.name or 'its GPU' for gpu in gpus)} shares the machine's memory", ""
+    names = sorted({gpu.name or "its GPU" for gpu in gpus})
+    return f"GPU and CPU have one memory: {listed(names)}", ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmgw.core.findings.cards import gpu_names
+from llmgw.core.findings.cards import gpu_names, lost_gpus
 from llmgw.core.findings.rules import Facts, Said, listed, on_probe, quoted, version
 from llmgw.model.gpu import Card, Gpu
 from llmgw.model.probe import Probe
@@ -50,9 +50,13 @@ def gpu_error(probe: Probe, facts: Facts) -> Said:
     nvidia = probe.nvidia
     if nvidia is None or nvidia.smi_error is None or nvidia.smi_error.code not in ("failed", "nothing"):
         return None
-    if not _cards(probe) and not nvidia.kernel_module:
+    if (not _cards(probe) and not nvidia.kernel_module) or lost_gpus(probe):
         return None
-    return f"nvidia-smi: {quoted(nvidia.smi_error.text) or 'printed nothing'}"
+    message = f"nvidia-smi: {quoted(nvidia.smi_error.text) or 'printed nothing'}"
+    if probe.container and "NVML: Unknown Error" in message:
+        # NVIDIA Container Toolkit, "Troubleshooting": containers losing access to GPUs.
+        return message, "Restart the container: systemd's daemon-reload has taken the GPUs away from it."
+    return message
 
 
 @on_probe("gpu_no_driver", "error", _NEEDS_DRIVER)
@@ -84,7 +88,7 @@ def gpu_given_away(probe: Probe, facts: Facts) -> Said:
     """The card is bound to vfio-pci: it is meant for a virtual machine, and is none of this node's."""
     cards = (*(probe.nvidia.cards if probe.nvidia else ()), *(probe.amd.cards if probe.amd else ()))
     away = [card.pci for card in cards if card.driver in GIVEN_AWAY]
-    return (f"the card {listed(away)} is kept for a virtual machine (vfio-pci)", "") if away else None
+    return (f"kept for a virtual machine (vfio-pci): {listed(away)}", "") if away else None
 
 
 @on_probe("gpu_missing", "error", "Look for Xid errors in dmesg: a card may have fallen off the bus. Reboot the node.")
@@ -94,7 +98,7 @@ def gpu_missing(probe: Probe, facts: Facts) -> Said:
     if nvidia is None or nvidia.smi is None or nvidia.smi_error is not None:
         return None
     shown = [gpu for gpu in _gpus(probe) if gpu.index is not None]
-    lost = [gpu for gpu in _gpus(probe) if gpu.index is None and gpu.health == "lost"]
+    lost = [gpu for gpu in lost_gpus(probe) if gpu.index is None]
     if len(cards) - len(lost) <= len(shown):
         return None
     absent = [card.pci for card in cards if card.pci not in {gpu.pci for gpu in (*shown, *lost)}]
@@ -120,6 +124,8 @@ def gpu_cuda_12(probe: Probe, facts: Facts) -> Said:
     major = version(driver)[:1]
     if not major or not CUDA_12 <= major[0] < CUDA_13:
         return None
+    if any(gpu.integrated for gpu in _gpus(probe)):
+        return None  # a Jetson's driver comes with its system, and is numbered on its own
     level = f"CUDA {probe.nvidia.cuda}" if probe.nvidia and probe.nvidia.cuda else "CUDA 12"
     return f"the NVIDIA driver {driver} serves {level} at most; engines for CUDA 13 need {CUDA_13}"
 
@@ -228,5 +234,5 @@ def mig_without_slices(probe: Probe, facts: Facts) -> Said:
 @on_probe("gpu_tool_warns", "note", "Read it; most such warnings ask for a newer driver or a repair.")
 def gpu_tool_warns(probe: Probe, facts: Facts) -> Said:
     """nvidia-smi prints something beside its answer."""
-    said = probe.nvidia.warnings if probe.nvidia else ()
+    said = probe.nvidia.warnings if probe.nvidia and not lost_gpus(probe) else ()
     return f"nvidia-smi says: {quoted(' '.join(said), 240)}" if said else None

@@ -40,13 +40,10 @@ def _said(xids: list[Xid]) -> str:
 
 
 def _ago(seconds: float) -> str:
-    return (
-        f"{seconds / 86400:.0f} d"
-        if seconds >= 172800
-        else f"{seconds / 3600:.0f} h"
-        if seconds >= 7200
-        else f"{seconds / 60:.0f} min"
-    )
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 @on_probe(

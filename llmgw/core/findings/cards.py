@@ -76,7 +76,7 @@ def gpu_hot(probe: Probe, facts: Facts) -> Said:
     "gpu_link_narrow", "warning", "Seat the card again, look at its slot and riser, and at the BIOS's PCIe settings."
 )
 def gpu_link_narrow(probe: Probe, facts: Facts) -> Said:
-    """A PCIe link narrower than that of its twin, or of a quarter of its lanes, or slow under load: loading takes long."""
+    """A PCIe link narrower than its twin's, or of a quarter of its lanes, or slow under load: loading takes longer."""
     if probe.virtualization not in (None, "none"):
         return None  # what a virtual machine shows of its slots is made up
     narrow = []

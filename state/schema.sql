@@ -98,7 +98,7 @@ CREATE TABLE nodes (
     added_at REAL NOT NULL,
     seen_at REAL,
     probed_at REAL
-);
+, adding_by TEXT);
 
 CREATE TABLE probes (
     node TEXT PRIMARY KEY REFERENCES nodes (id) ON DELETE CASCADE,

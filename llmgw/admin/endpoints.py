@@ -14,6 +14,7 @@ from llmgw.errors import UsageError
 from llmgw.model.catalog import Model
 from llmgw.model.requests import (
     AuditList,
+    Checked,
     EventList,
     Join,
     Joined,
@@ -91,6 +92,7 @@ ENDPOINTS = (
     Endpoint("GET", "/nodes/{node}", "A node, its engines, its probe", NodeDetail, lambda c, r, b: c.node(_node(r))),
     Endpoint("DELETE", "/nodes/{node}", "Remove a node", Removal, _remove, query=("purge", "force")),
     Endpoint("POST", "/nodes/{node}/probe", "Look at a node now", NodeDetail, lambda c, r, b: c.probe(_node(r))),
+    Endpoint("POST", "/nodes/{node}/check", "Look a node over", Checked, lambda c, r, b: c.check(_node(r))),
     Endpoint("POST", "/nodes/{node}/cordon", "Take no new replicas", Said, lambda c, r, b: c.cordon(_node(r))),
     Endpoint("POST", "/nodes/{node}/uncordon", "Take them again", Said, lambda c, r, b: c.uncordon(_node(r))),
     Endpoint("POST", "/nodes/{node}/drain", "Move the replicas off", Said, lambda c, r, b: c.drain(_node(r))),

@@ -113,9 +113,11 @@ def node_detail(detail: NodeDetail, now: float | None = None) -> list[tuple[str,
         ("node", node.id),
         ("state", node_state(node)),
         ("address", node.address),
-        ("host key", node.host_key.split()[0] if node.host_key else "–"),
         ("link", f"{node.link} since {age(node.link_since, now)}{error}"),
     ]
+    lines += [(one.name, f"{one.value}  ({one.source})") for one in detail.ssh]
+    if detail.data_path:
+        lines.append(("data path", detail.data_path))
     if node.quarantined:
         lines.append(("quarantined", node.quarantined))
     if probe:

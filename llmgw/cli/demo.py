@@ -19,8 +19,8 @@ import click
 from llmgw.admin.client import AdminClient, part
 from llmgw.admin.text import clean
 from llmgw.cli import session
+from llmgw.cli.add import join_and_follow
 from llmgw.cli.model import ready
-from llmgw.cli.node import join_and_follow
 from llmgw.cli.output import say
 from llmgw.config.home import Home
 from llmgw.config.settings import LLAMACPP_WHEEL, EngineVersions, MirrorSettings, Settings

@@ -38,16 +38,15 @@ class Connect(Loop):
             await self._record(changed, status)
         wanted = {node.id: node for node in await self._world.store.read(nodes.every) if not node.quarantined}
         for name, node in wanted.items():
-            if name not in self._known:
-                try:
-                    self._world.pool.add(name, node.address, node.host_key)
-                except LlmgwError as exc:
-                    # One record that cannot be used must not keep the others from being connected.
-                    why = str(exc)
-                    if node.link_error != why:
-                        await self._world.store.write(partial(nodes.change, node=name, link_error=why))
-                    continue
-                self._known.add(name)
+            try:
+                self._world.pool.add(name, node.address, node.host_key, login=self._world.login(node))
+            except LlmgwError as exc:
+                # One record that cannot be used must not keep the others from being connected.
+                why = str(exc)
+                if node.link_error != why:
+                    await self._world.store.write(partial(nodes.change, node=name, link_error=why))
+                continue
+            self._known.add(name)
         for name in self._known - set(wanted):
             await self._world.pool.remove(name)
             self._known.discard(name)

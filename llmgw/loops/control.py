@@ -16,8 +16,22 @@ from llmgw.model import key as keys_model
 from llmgw.model.catalog import Model
 from llmgw.model.event import Audit, Event
 from llmgw.model.node import DrainState, LinkState, Node
-from llmgw.model.requests import Join, Joined, KeyList, Logs, MadeKey, NewKey, NodeDetail, Removal, Said, Whoami
+from llmgw.model.requests import (
+    Checked,
+    Join,
+    Joined,
+    KeyList,
+    Logs,
+    MadeKey,
+    NewKey,
+    NodeDetail,
+    Removal,
+    Said,
+    Whoami,
+)
 from llmgw.model.snapshot import Snapshot
+from llmgw.nodes.examine import examine
+from llmgw.ssh.effective import effective
 from llmgw.ssh.identity import parse_public_key
 from llmgw.store import events, keys, models, nodes, replicas
 from llmgw.store import lease as leases
@@ -59,23 +73,48 @@ class Control:
         node = await self._node(name)
         engines_there = await self._world.store.read(lambda db: nodes.engines(db, node.id))
         document = await self._world.store.read(lambda db: nodes.probe(db, node.id))
-        return NodeDetail(node=node, engines=tuple(engines_there), probe=document)
+        link = self._world.pool.link(node.id)
+        return NodeDetail(
+            node=node,
+            engines=tuple(engines_there),
+            probe=document,
+            ssh=tuple(await effective(node, self._world.login(node))),
+            data_path=link.data_path if link is not None else None,
+        )
+
+    async def check(self, name: str) -> Checked:
+        """Everything that can be found out about a node without a byte written there. Raises as `probe` does."""
+        node = await self._up(name, "checked")
+        everyone = await self._world.store.read(nodes.every)
+        found = await examine(
+            self._world.link(name),
+            node.options,
+            where=name,
+            node_id=name,
+            ports=self._world.settings.engine_ports,
+            machines=[(one.id, one.machine_id) for one in everyone if one.machine_id and one.id != name],
+        )
+        return Checked(node=name, problems=found.problems)
 
     async def probe(self, name: str) -> NodeDetail:
         """A look at a node now. Raises what went wrong with it: Refused while the link is down, BadReply, TimedOut."""
-        node = await self._node(name)
-        if node.link is not LinkState.UP:
-            raise Refused(
-                f"{name} cannot be probed: it is out of reach ({node.link_error or 'not connected yet'}).",
-                fix="It is connected again by itself.",
-                code="link_down",
-            )
+        await self._up(name, "probed")
         try:
             await self._world.visit(name)
         except UNCERTAIN as exc:
             raise type(exc)(f"{name} could not be probed: {exc.message}", fix=exc.fix, code=exc.code) from None
         self._world.touch()
         return await self.node(name)
+
+    async def _up(self, name: str, what: str) -> Node:
+        node = await self._node(name)
+        if node.link is not LinkState.UP:
+            raise Refused(
+                f"{name} cannot be {what}: it is out of reach ({node.link_error or 'not connected yet'}).",
+                fix="It is connected again by itself.",
+                code="link_down",
+            )
+        return node
 
     async def cordon(self, name: str) -> Said:
         node = await self._node(name)

@@ -156,5 +156,5 @@ def _join(tx: Tx, node: str) -> None:
     now = nodes.get(tx.db, node)
     if now is None or now.state is NodeState.READY or now.link is not LinkState.UP:
         return
-    nodes.change(tx, node, state=NodeState.READY)
+    nodes.change(tx, node, state=NodeState.READY, adding_by=None)
     events.add(tx, "node.ready", f"{node} is ready", node=node)

@@ -7,6 +7,7 @@ from llmgw.loops.changes import retire
 from llmgw.model.base import NAME_RULE, is_name
 from llmgw.model.node import DrainState, Node, NodeOptions, NodeState
 from llmgw.model.requests import Join, Joined
+from llmgw.ssh.identity import host_key_fingerprint
 from llmgw.store import events, nodes, replicas
 from llmgw.store.db import Tx
 
@@ -40,12 +41,15 @@ def join(tx: Tx, name: str, wish: Join) -> Joined:
             labels=wish.labels,
             machine_id=wish.machine_id,
             created=wish.created,
+            adding_by=wish.by,
             added_at=tx.now,
         )
         nodes.put(tx, node)
         events.add(tx, "node.add", f"{name} ({wish.address}) is being added", node=name)
+        _tell(tx, name, wish)
         return Joined(node=node, known=False, after_event=last)
-    if same is None and (known.address != wish.address or known.host_key != wish.host_key):
+    moved = known.address != wish.address
+    if same is None and (moved or (known.host_key != wish.host_key and not wish.trust_key)):
         raise Refused(
             f"There is a node {name} already, at {known.address}; {wish.address} is another machine.",
             fix="Give this one another name with --name.",
@@ -58,13 +62,28 @@ def join(tx: Tx, name: str, wish: Join) -> Joined:
         "options": merged(known, wish.options),
         "state": NodeState.ADDING,
         "quarantined": None,
+        "machine_id": wish.machine_id if wish.trust_key else known.machine_id,
+        "adding_by": wish.by,
         "created": tuple(dict.fromkeys((*known.created, *wish.created))),
     }
+    other = known.adding_by if known.state is NodeState.ADDING and known.adding_by != wish.by else None
+    if other is not None:
+        again["adding_by"] = other  # the first one wins; this one only waits for it
     node = nodes.change(tx, known.id, **again) or known
     for engine in nodes.engines(tx.db, known.id):
         nodes.put_engine(tx, engine.model_copy(update={"checked_at": None, "next_try_at": None}))
+    if wish.trust_key and known.host_key != wish.host_key:
+        what = f"{known.id} is trusted again with the host key {host_key_fingerprint(wish.host_key)}"
+        events.add(tx, "node.trust", what, node=known.id)
     events.add(tx, "node.add", f"{known.id} is checked again", node=known.id)
-    return Joined(node=node, known=True, after_event=last)
+    _tell(tx, known.id, wish)
+    return Joined(node=node, known=True, after_event=last, adding_by=other)
+
+
+def _tell(tx: Tx, node: str, wish: Join) -> None:
+    """First contact as events: it was made before there was a node to tell of."""
+    for step in wish.story:
+        events.add(tx, "node.step", f"{step.step}: {step.message}", node=node, step=step.step)
 
 
 def merged(known: Node, given: NodeOptions) -> NodeOptions:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -27,6 +28,7 @@ from llmgw.model.route import Connect, KeyTable, ProtocolFactory, RouteTable, Tr
 from llmgw.model.secret import Secret
 from llmgw.model.snapshot import ModelStatus, Snapshot, Unclaimed
 from llmgw.nodes.remote import Authority, Remote
+from llmgw.ssh.identity import Login
 from llmgw.ssh.pool import Link, Pool
 from llmgw.store import models, nodes, replicas
 from llmgw.store.db import Database, Store
@@ -104,6 +106,15 @@ class World:
         if link is None:
             raise Unreachable(f"There is no connection to {node}.", code="link_down")
         return link
+
+    def login(self, node: Node) -> Login:
+        """How we log in to a node: with our own key, or with this user's where none of ours was left there."""
+        own = self.pool.login
+        if node.options.own_key or node.address.is_local:
+            return own
+        keys = node.options.identities or self.settings.ssh.identities
+        files = tuple(Path(name).expanduser() for name in keys)
+        return Login(client_keys=files, agent=True, config_files=own.config_files)
 
     def remote(self, node: Node) -> Remote:
         return Remote(self.link(node.id), node, self.authority, take_over=node.id in self.taking_over)

@@ -80,6 +80,12 @@ class NodeOptions(Record):
     ib_root: PlainPath = None
     engines: dict[str, str] = {}
     """Engines named by path on purpose: `{"llamacpp": "/opt/llama.cpp/bin/llama-server"}`."""
+    fabrics: dict[str, tuple[str, ...]] = {}
+    """Name of a fabric → this node's adapters on it: `{"ib0": ("mlx5_0", "mlx5_1")}`."""
+    own_key: bool = True
+    """False: the control plane's key was not left there; it comes with the operator's keys, as this user's ssh does."""
+    identities: tuple[str, ...] = ()
+    """Private keys named for that; without them those of the OpenSSH configuration and the agent."""
 
 
 class Problem(Record):
@@ -119,6 +125,8 @@ class Node(Record):
     """The interpreter the node's ladder found, absolute."""
     created: tuple[str, ...] = ()
     """What first contact created on the node (`~/.ssh`), for the node's own trace of what purge has to undo."""
+    adding_by: str | None = None
+    """Whose `node add` brought it here, until it is ready: `pid 4711 of root on ctl`."""
     added_at: float = 0.0
     seen_at: float | None = None
     probed_at: float | None = None

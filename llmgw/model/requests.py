@@ -8,7 +8,14 @@ from llmgw.model.base import Name, Record
 from llmgw.model.engine import NodeEngine
 from llmgw.model.event import Audit, Event
 from llmgw.model.key import ApiKey
-from llmgw.model.node import Address, Node, NodeOptions
+from llmgw.model.node import Address, Node, NodeOptions, Problem
+
+
+class Step(Record):
+    """A step of a first contact, as it was told."""
+
+    step: str
+    message: str
 
 
 class Join(Record):
@@ -26,6 +33,12 @@ class Join(Record):
     created: tuple[str, ...] = ()
     """Paths that first contact created on the node, for its trace."""
     take_over: bool = False
+    trust_key: bool = False
+    """The operator accepts the host key it shows now in place of the pinned one."""
+    by: str | None = None
+    """Whose command this is: `pid 4711 of root on ctl`."""
+    story: tuple[Step, ...] = ()
+    """How first contact went, for the events."""
     owner_term: int | None = None
     """The term that the node has obeyed, when it was somebody's: taking it over takes a higher one."""
 
@@ -34,6 +47,8 @@ class Joined(Record):
     node: Node
     known: bool
     """It was a node already; it is looked at again."""
+    adding_by: str | None = None
+    """Another `node add` that is under way for the same node."""
     after_event: int
     """Follow events from here to see it become ready."""
 
@@ -52,11 +67,31 @@ class Whoami(Record):
     admin_listen: str | None
 
 
+class SshSetting(Record):
+    """One setting of the way to a node, by OpenSSH's own name, and where it comes from."""
+
+    name: str
+    value: str
+    source: str
+
+
 class NodeDetail(Record):
     node: Node
     engines: tuple[NodeEngine, ...]
     probe: dict[str, Any] | None
     """The latest document, whole."""
+    ssh: tuple[SshSetting, ...] = ()
+    """How it is reached."""
+    data_path: str | None = None
+    """How requests travel: `direct-tcpip`, or `relay` where its server forwards nothing; None while it is down."""
+
+
+class Checked(Record):
+    """A look over a node that changed nothing."""
+
+    node: Name
+    problems: tuple[Problem, ...]
+    """The worst first."""
 
 
 class NewKey(Record):

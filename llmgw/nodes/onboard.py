@@ -1,33 +1,51 @@
 """First contact with a machine, in the operator's own process and with the operator's own keys.
 
-    reach → identify → preflight → key → prove
+    reach → identify → preflight → decide → key → prove
 
-Nothing is written to the node before preflight is done, and then one line: the control plane's key, restricted.
+Nothing is written to the node before `key`, and then one line: the control plane's key, restricted. What a script
+cannot know is asked of the operator: whether a host key is right, whether to go on past a problem, which fabric a group
+of adapters is on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
-from llmgw.errors import NodeError, Refused, Unreachable, UsageError
-from llmgw.model.node import Address, NodeOptions
+from llmgw.core.fabric import Group, groups
+from llmgw.errors import NodeError, Refused, TimedOut, Unreachable
+from llmgw.model.node import Address, NodeOptions, Problem
 from llmgw.model.probe import Probe
-from llmgw.model.requests import Join, Whoami
-from llmgw.nodes.remote import typed
+from llmgw.model.requests import Join, Step, Whoami
+from llmgw.nodes.examine import Examined, examine
+from llmgw.nodes.target import parse_target
 from llmgw.ssh.connection import Connection, connect
-from llmgw.ssh.identity import Login, host_key_fingerprint, operator_known_keys, resolve
+from llmgw.ssh.identity import Login, host_key_fingerprint, operator_authorities, operator_known_keys, resolve
 
-Say = Callable[[str, str], Awaitable[None]]
-"""Called with a step and a sentence."""
-Confirm = Callable[[str, str, str], Awaitable[bool]]
-"""Called with host, public key and fingerprint of a host that nobody knows yet; True pins it."""
+KNOWN_HOSTS = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
+RESTARTS = ("port_closed", "handshake_dropped", "connect_timeout", "no_route")
+"""What a server looks like that is being restarted, or a machine that is still booting."""
+PAUSE = 2.0
 
-UNUSED_PORT = 9
-"""discard: nothing listens there on any machine of today."""
-KNOWN_HOSTS = (Path("~/.ssh/known_hosts").expanduser(), Path("/etc/ssh/ssh_known_hosts"))
+
+class Operator(Protocol):
+    """Who adds the node: a person in front of a terminal, or what was said on the command line."""
+
+    async def say(self, step: str, text: str, **more: Any) -> None:
+        """Told of every step, in a sentence."""
+
+    async def trust(self, host: str, key: str, fingerprint: str) -> bool:
+        """Whether a host key that nobody knows yet is to be pinned."""
+
+    async def go_on(self, problems: Sequence[Problem]) -> bool:
+        """Whether to add a node in spite of these errors."""
+
+    async def fabrics(self, found: Sequence[Group]) -> dict[str, tuple[str, ...]]:
+        """Name of a fabric → adapters, for the groups that are on one."""
 
 
 @dataclass(frozen=True)
@@ -39,162 +57,235 @@ class Wish:
     options: NodeOptions = field(default_factory=NodeOptions)
     labels: dict[str, str] = field(default_factory=dict)
     fingerprint: str | None = None
+    """The host key to expect; goes before whatever any file holds."""
+    trust_key: bool = False
+    """It is a changed key, and the operator accepts it."""
     take_over: bool = False
+    despite: tuple[str, ...] = ()
+    """Codes of errors that are known and accepted."""
+    wait: float | None = None
+    """Seconds to wait for sshd. None: not for the first answer, and three minutes for one that was there before."""
+    ports: tuple[int, int] = (41000, 41999)
+    by: str | None = None
 
 
-async def first_contact(
-    wish: Wish, me: Whoami, *, login: Login, key: Path, user: str | None, say: Say, confirm: Confirm
-) -> tuple[Join, Probe]:
-    """Raises Unreachable, TimedOut, Refused (login, key, preflight), NodeError; nothing is written before `key`."""
-    name, host, port = parse_target(wish.target)
-    address = await resolve(host, login=login, user=name or user, port=port)
-    connection = await _reach(wish, address, login, say, confirm)
-    try:
-        await say("reach", f"{address} answers, {host_key_fingerprint(connection.host_key)}")
-        probe = await _identify(connection, wish, say)
-        await _preflight(probe, wish, say)
-        _check_owner(probe, me, wish)
-        await _forwarding(connection, probe)
-        created = await _leave_key(connection, me, wish, say)
-    finally:
-        await connection.close()
-    await _prove(address, connection.host_key, key, say)
-    join = Join(
-        name=wish.name,
-        address=address,
-        host_key=connection.host_key,
-        hostname=probe.hostname,
-        machine_id=probe.machine_id,
-        boot_id=probe.boot_id,
-        options=wish.options,
-        labels=wish.labels,
-        created=created,
-        take_over=wish.take_over,
-        owner_term=probe.owner.term if probe.owner is not None else None,
-    )
-    return join, probe
+SECOND_WAIT = 180.0
 
 
-def parse_target(target: str) -> tuple[str | None, str, int | None]:
-    """`[user@]host[:port]`, `[user@][v6][:port]` → user, host, port."""
-    user, at, rest = target.rpartition("@")
-    port: int | None = None
-    if rest.startswith("[") and "]" not in rest:
-        raise UsageError(f"{target!r}: the bracket is not closed.", fix="Write [user@][v6-address][:port].")
-    if not target.isprintable() or len(target) > 300:
-        raise UsageError(f"{target[:40]!r} is no host.", fix="Write [user@]host[:port].")
-    if rest.startswith("["):
-        host, _, tail = rest[1:].partition("]")
-        text = tail.removeprefix(":")
-    elif rest.count(":") == 1:
-        host, _, text = rest.partition(":")
-    else:
-        host, text = rest, ""
-    if text:
-        if not text.isdigit() or not 0 < int(text) < 65536:
-            raise UsageError(f"{target!r}: {text!r} is no port.", fix="Write [user@]host[:port].")
-        port = int(text)
-    if not host or (at and not user):
-        raise UsageError(f"{target!r} names no host.", fix="Write [user@]host[:port].")
-    return (user if at else None), host, port
+class Story:
+    """One machine's first contact. `me` is None where there is no control plane yet, for a look only."""
+
+    def __init__(self, wish: Wish, me: Whoami | None, *, login: Login, user: str | None, operator: Operator) -> None:
+        self._wish = wish
+        self._me = me
+        self._login = login
+        self._user = user
+        self._operator = operator
+        self._told: list[Step] = []
+        self._address: Address | None = None
+        self._host_key: str | None = None
+
+    async def check(self, machines: Sequence[tuple[str, str]] = ()) -> Examined:
+        """Looks only. Raises what `reach` raises; what is wrong with the node is in the findings."""
+        async with self._reached() as connection:
+            return await self._examined(connection, machines)
+
+    async def add(self, key: Path, machines: Sequence[tuple[str, str]] = ()) -> Join:
+        """All of it. `key` is the control plane's private key.
+
+        Raises Unreachable, TimedOut, Refused (login, host key, preflight, another owner), NodeError.
+        """
+        async with self._reached() as connection:
+            found = await self._examined(connection, machines)
+            probe = await self._decided(found)
+            options = await self._with_fabrics(probe)
+            created: tuple[str, ...] = ()
+            if options.own_key:
+                created = await self._leave_key(connection)
+            sleeper = await connection.run_script("engine", {"action": "outlive"}, deadline=20.0)
+        login = Login(client_keys=(key,)) if options.own_key else self._login
+        await self._prove(login, sleeper, probe)
+        return self._join(probe, options, created)
+
+    @contextlib.asynccontextmanager
+    async def _reached(self) -> AsyncIterator[Connection]:
+        user, host, port = parse_target(self._wish.target)
+        self._address = await resolve(host, login=self._login, user=user or self._user, port=port)
+        connection = await self._waited(self._login, self._wish.wait or 0.0)
+        self._host_key = connection.host_key
+        try:
+            await self._say("reach", f"{self._address} answers, {host_key_fingerprint(connection.host_key)}")
+            yield connection
+        finally:
+            await connection.close()
+
+    async def _waited(self, login: Login, limit: float) -> Connection:
+        """A connection; one that is refused by a server that is just starting is tried again for `limit` seconds."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + limit
+        said = False
+        while True:
+            try:
+                return await self._connect(login)
+            except (Unreachable, TimedOut) as exc:
+                if exc.code not in RESTARTS or clock() + PAUSE > end:
+                    raise
+                if not said:
+                    await self._say("reach", f"{exc.message} Waiting for it, at most {limit:.0f} s.")
+                said = True
+            await asyncio.sleep(PAUSE)
+
+    async def _connect(self, login: Login) -> Connection:
+        address = self._address
+        assert address is not None
+        if self._host_key is not None:
+            return await connect(address, login=login, host_key=self._host_key)
+        await self._say("reach", f"connecting to {address}")
+        if self._wish.fingerprint is not None:
+            return await connect(address, login=login, host_key=None, ask=self._demand)
+        files = [path.expanduser() for path in KNOWN_HOSTS]
+        if known := operator_known_keys(address, files):
+            return await connect(address, login=login, host_key=known[0])
+        authorities = operator_authorities(address, files)
+        return await connect(address, login=login, host_key=None, ask=self._operator.trust, authorities=authorities)
+
+    async def _demand(self, host: str, key: str, fingerprint: str) -> bool:
+        if fingerprint != self._wish.fingerprint:
+            raise Refused(
+                f"{self._address} shows the key {fingerprint}, not {self._wish.fingerprint}.",
+                fix="Compare it on the machine itself: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub",
+                code="host_key_changed",
+            )
+        return True
+
+    async def _examined(self, connection: Connection, machines: Sequence[tuple[str, str]]) -> Examined:
+        wish = self._wish
+        found = await examine(
+            connection, wish.options, where=wish.target, node_id=wish.name, ports=wish.ports, machines=machines
+        )
+        if found.probe is not None:
+            await self._say("identify", _in_a_line(found.probe))
+        for problem in found.problems:
+            await self._say(
+                "preflight",
+                f"{problem.severity}: {problem.message} {problem.fix}".rstrip(),
+                **problem.model_dump(exclude={"message"}),
+            )
+        await self._say("preflight", _counted(found.problems))
+        return found
+
+    async def _decided(self, found: Examined) -> Probe:
+        """Goes on, or ends the story before anything was written."""
+        wish = self._wish
+        errors = [problem for problem in found.errors if problem.code not in wish.despite]
+        probe = found.probe
+        if errors and (probe is None or not await self._operator.go_on(errors)):
+            first = errors[0]
+            more = f" ({len(errors) - 1} more errors above)" if len(errors) > 1 else ""
+            name = probe.hostname if probe is not None else wish.target
+            raise Refused(
+                f"{name} cannot serve: {first.message}.{more}", fix=first.fix or "Mend that first.", code=first.code
+            )
+        assert probe is not None  # without one there is an error, and nothing to go on with
+        if errors:
+            await self._say("decide", f"going on past {', '.join(problem.code for problem in errors)}")
+        owner = probe.owner
+        if owner is not None and self._me and owner.controller_id != self._me.controller_id and not wish.take_over:
+            raise Refused(
+                f"{probe.hostname} belongs to another control plane ({owner.controller_id}, term {owner.term}).",
+                fix="Remove it there first; add --take-over if that one is gone for good.",
+                code="foreign_controller",
+            )
+        return probe
+
+    async def _with_fabrics(self, probe: Probe) -> NodeOptions:
+        options = self._wish.options
+        found = groups(probe)
+        if found and not options.fabrics and (fabrics := await self._operator.fabrics(found)):
+            options = options.model_copy(update={"fabrics": fabrics})
+        for name, adapters in options.fabrics.items():
+            await self._say("decide", f"fabric {name}: {', '.join(adapters)}")
+        return options
+
+    async def _leave_key(self, connection: Connection) -> tuple[str, ...]:
+        wish, me = self._wish, self._me
+        assert me is not None
+        args = {"action": "add", "line": me.key_line, "key": me.public_key.split()[1], "root": wish.options.root}
+        reply = await connection.run_script("authorize", {**args, "node_id": wish.name or ""}, deadline=30.0)
+        already = "" if reply.get("changed") else " already"
+        await self._say("key", f"the control plane's key is in {reply.get('path')}{already}")
+        return tuple(str(path) for path in reply.get("created") or ())
+
+    async def _prove(self, login: Login, sleeper: dict[str, Any], probe: Probe) -> None:
+        """From here on the control plane comes by itself, and what it starts must live on: both are tried now, while
+        somebody is watching."""
+        try:
+            connection = await self._waited(login, SECOND_WAIT if self._wish.wait is None else self._wish.wait)
+        except Refused as exc:
+            raise NodeError(
+                f"{self._address} refuses the control plane's own key although its line is in authorized_keys: "
+                f"{exc.message}",
+                fix="Check AuthorizedKeysFile and PubkeyAuthentication in its sshd_config, and the modes of ~ and "
+                "~/.ssh.",
+                code="key_refused",
+            ) from None
+        try:
+            outlived = await connection.run_script("engine", {**sleeper, "action": "outlived"}, deadline=20.0)
+        finally:
+            await connection.close()
+        if not outlived.get("alive"):
+            name = probe.user.name
+            raise NodeError(
+                f"{probe.hostname} ends {name}'s processes when the SSH connection ends: no engine would live.",
+                fix=f"Run on it: sudo loginctl enable-linger {name}; or set KillUserProcesses=no in logind.conf.",
+                code="processes_killed",
+            )
+        whose = "its own key" if self._wish.options.own_key else "your keys"
+        await self._say("prove", f"the control plane logs in with {whose}; what it starts outlives the connection")
+
+    def _join(self, probe: Probe, options: NodeOptions, created: tuple[str, ...]) -> Join:
+        wish = self._wish
+        assert self._address is not None
+        return Join(
+            name=wish.name,
+            address=self._address,
+            host_key=self._host_key or "",
+            hostname=probe.hostname,
+            machine_id=probe.machine_id,
+            boot_id=probe.boot_id,
+            options=options,
+            labels=wish.labels,
+            created=created,
+            take_over=wish.take_over,
+            trust_key=wish.trust_key,
+            by=wish.by,
+            story=tuple(self._told),
+            owner_term=probe.owner.term if probe.owner is not None else None,
+        )
+
+    async def _say(self, step: str, text: str, **more: Any) -> None:
+        self._told.append(Step(step=step, message=text))
+        await self._operator.say(step, text, **more)
 
 
-async def _reach(wish: Wish, address: Address, login: Login, say: Say, confirm: Confirm) -> Connection:
-    await say("reach", f"connecting to {address}")
-    known = operator_known_keys(address, KNOWN_HOSTS)
-    if wish.fingerprint is not None:
-        # The operator says what to expect: that goes before whatever any file holds.
-        wanted = wish.fingerprint
-
-        async def demand(host: str, key: str, fingerprint: str) -> bool:
-            if fingerprint != wanted:
-                raise Refused(
-                    f"{address} shows the key {fingerprint}, not {wanted}.",
-                    fix="Compare it on the machine itself: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub",
-                    code="host_key_changed",
-                )
-            return True
-
-        return await connect(address, login=login, host_key=None, ask=demand)
-    if known:
-        return await connect(address, login=login, host_key=known[0])
-    return await connect(address, login=login, host_key=None, ask=confirm)
-
-
-async def _identify(connection: Connection, wish: Wish, say: Say) -> Probe:
-    options = wish.options
-    args = {"root": options.root, "node_id": wish.name or "", "nvidia_smi": options.nvidia_smi, "ports": [41000, 41999]}
-    document = await connection.run_script("probe", {**args, "ib_root": options.ib_root}, deadline=60.0)
-    probe = typed(Probe, document, wish.target)
+def _in_a_line(probe: Probe) -> str:
     memory = f"{probe.memory.total / (1 << 30):.1f} GiB" if probe.memory.total else "unknown memory"
-    gpus = ", ".join(gpu.name or gpu.vendor for gpu in probe.gpus) or "no GPU"
-    threads = f"{probe.cpu.threads} threads" if probe.cpu.threads else "CPU"
-    await say(
-        "identify",
-        f"{probe.hostname}: {probe.os.pretty or probe.os.id or 'Linux'} {probe.os.arch}, {threads}, {memory}, {gpus}, "
-        f"python {probe.python.version}",
+    names = [gpu.name or gpu.vendor for gpu in probe.gpus]
+    gpus = ", ".join(
+        f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
     )
-    return probe
+    threads = f"{probe.cpu.threads} threads" if probe.cpu.threads else "CPU"
+    system = probe.os.pretty or probe.os.id or "Linux"
+    return (
+        f"{probe.hostname}: {system} {probe.os.arch}, {threads}, {memory}, {gpus or 'no GPU'}, "
+        f"python {probe.python.version}"
+    )
 
 
-async def _preflight(probe: Probe, wish: Wish, say: Say) -> None:
-    """Findings are said; an error ends the add before anything is written."""
-    for problem in probe.problems:
-        await say("preflight", f"{problem.severity}: {problem.message} {problem.fix}".rstrip())
-    errors = [problem for problem in probe.problems if problem.severity == "error"]
-    if errors:
-        first = errors[0]
-        raise Refused(
-            f"{probe.hostname} cannot serve: {first.message}", fix=first.fix or "Mend that first.", code=first.code
-        )
-    if not probe.problems:
-        await say("preflight", "no findings")
-
-
-async def _forwarding(connection: Connection, probe: Probe) -> None:
-    """Engines are reached through the connection: an sshd that forwards nothing cannot serve. A closed port tells."""
-    try:
-        await connection.open_stream(UNUSED_PORT, asyncio.Protocol)
-    except Unreachable:
-        return  # Nothing listens there: forwarding works.
-    except Refused as exc:
-        raise Refused(
-            f"The sshd of {probe.hostname} forbids forwarding: {exc.message}",
-            fix="Set `AllowTcpForwarding local` (and no PermitOpen) in its sshd_config, and reload it.",
-            code="forwarding_forbidden",
-        ) from None
-
-
-def _check_owner(probe: Probe, me: Whoami, wish: Wish) -> None:
-    owner = probe.owner
-    if owner is not None and owner.controller_id != me.controller_id and not wish.take_over:
-        raise Refused(
-            f"{probe.hostname} belongs to another control plane ({owner.controller_id}, term {owner.term}).",
-            fix="Remove it there first; add --take-over if that one is gone for good.",
-            code="foreign_controller",
-        )
-
-
-async def _leave_key(connection: Connection, me: Whoami, wish: Wish, say: Say) -> tuple[str, ...]:
-    blob = me.public_key.split()[1]
-    args = {"action": "add", "line": me.key_line, "key": blob, "root": wish.options.root, "node_id": wish.name or ""}
-    reply = await connection.run_script("authorize", args, deadline=30.0)
-    if reply.get("changed"):
-        await say("key", f"the control plane's key is in {reply.get('path')}")
-    else:
-        await say("key", f"the control plane's key is in {reply.get('path')} already")
-    return tuple(str(path) for path in reply.get("created") or ())
-
-
-async def _prove(address: Address, host_key: str, key: Path, say: Say) -> None:
-    """From here on the control plane comes by itself: that is tried now, while somebody is watching."""
-    try:
-        connection = await connect(address, login=Login(client_keys=(key,)), host_key=host_key)
-    except Refused as exc:
-        raise NodeError(
-            f"{address} refuses the control plane's own key although its line is in authorized_keys: {exc.message}",
-            fix="Check AuthorizedKeysFile and PubkeyAuthentication in its sshd_config, and the modes of ~ and ~/.ssh.",
-            code="key_refused",
-        ) from None
-    await connection.close()
-    await say("key", "the control plane logs in with its own key")
+def _counted(problems: Sequence[Problem]) -> str:
+    counts = [
+        f"{count} {severity}{'s' if count != 1 else ''}"
+        for severity in ("error", "warning", "note")
+        if (count := sum(problem.severity == severity for problem in problems))
+    ]
+    return ", ".join(counts) or "no findings"

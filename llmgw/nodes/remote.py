@@ -116,14 +116,7 @@ class Remote:
 
     async def probe(self, *, ports: tuple[int, int], deadline: float = 60.0) -> tuple[Probe, dict[str, Any]]:
         """The typed document and the whole one. Writes nothing on the node."""
-        options = self._node.options
-        args = {
-            "root": options.root,
-            "node_id": self._node.id,
-            "nvidia_smi": options.nvidia_smi,
-            "ib_root": options.ib_root,
-            "ports": list(ports),
-        }
+        args = probe_args(self._node.options, self._node.id, ports)
         document = await self._runner.run_script("probe", args, deadline=deadline)
         return typed(Probe, document, self._node.id), document
 
@@ -269,6 +262,17 @@ class Remote:
             "install", args, deadline=deadline, payload=payload, payload_size=size, on_event=on_event
         )
         return typed(Installed, {"installed": True, **reply}, self._node.id)
+
+
+def probe_args(options: NodeOptions, node_id: str, ports: tuple[int, int]) -> dict[str, Any]:
+    """How probe.py is asked: also by who has a connection and no node yet, and then without an id."""
+    return {
+        "root": options.root,
+        "node_id": node_id,
+        "nvidia_smi": options.nvidia_smi,
+        "ib_root": options.ib_root,
+        "ports": list(ports),
+    }
 
 
 def preflight_args(

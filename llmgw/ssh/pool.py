@@ -48,10 +48,11 @@ class LinkStatus:
 class Link:
     """A node's connection, up or down. Calls go through while it is up and fail at once while it is down."""
 
-    def __init__(self, pool: Pool, node: str, address: Address, host_key: str) -> None:
+    def __init__(self, pool: Pool, node: str, address: Address, host_key: str, login: Login) -> None:
         self.node = node
         self.address = address
         self.host_key = host_key
+        self.login = login
         self.status = LinkStatus(up=False, since=pool.clock.wall())
         self.connection: Connection | None = None
         """What is up now; replaced at each reconnect, None while down."""
@@ -92,6 +93,16 @@ class Link:
     def data_path(self) -> str | None:
         """As `Connection.data_path`; None while the link is down."""
         return self.connection.data_path if self.connection is not None else None
+
+    @property
+    def noise(self) -> str:
+        """As `Connection.noise`; empty while the link is down."""
+        return self.connection.noise if self.connection is not None else ""
+
+    @property
+    def session_limit(self) -> int:
+        """As `Connection.session_limit`; 0 while the link is down."""
+        return self.connection.session_limit if self.connection is not None else 0
 
     async def wait_up(self, timeout: float | None = None) -> None:
         """Returns when the link is up. Raises TimedOut (`link_down`) with the last reason after `timeout` seconds."""
@@ -154,7 +165,7 @@ class Link:
     async def _once(self) -> LlmgwError:
         """Connects, stays until the connection is lost and returns why. Raises what `connect` raises."""
         pool = self._pool
-        address, host_key, login = self.address, self.host_key, pool.login
+        address, host_key, login = self.address, self.host_key, self.login
         if address.is_local:
             server = pool.local
             if server is None:
@@ -235,18 +246,19 @@ class Pool:
         self._links: dict[str, Link] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
-    def add(self, node: str, address: Address, host_key: str) -> Link:
-        """The link to a node, connected from now on. With another address or key than before it begins anew."""
+    def add(self, node: str, address: Address, host_key: str, *, login: Login | None = None) -> Link:
+        """The link to a node, connected from now on. With another address, key or login than before it begins anew."""
+        login = login or self.login
         link = self._links.get(node)
         if link is not None:
-            if (link.address, link.host_key) == (address, host_key):
+            if (link.address, link.host_key, link.login) == (address, host_key, login):
                 return link
             task = asyncio.create_task(self._end(link))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
         if self._host_keys is not None and not address.is_local:
             self._host_keys.pin(address, host_key)
-        self._links[node] = link = Link(self, node, address, host_key)
+        self._links[node] = link = Link(self, node, address, host_key, login)
         return link
 
     async def remove(self, node: str) -> None:

@@ -95,6 +95,8 @@ class Runner:
         self._way = way
         self._audit = audit
         self._stuck = 0
+        self.noise = ""
+        """What the login printed around the last answer."""
 
     async def run(
         self,
@@ -126,6 +128,7 @@ class Runner:
                         result = await self._finish(call, name, head, payload, payload_size, end + GRACE - clock())
                     finally:
                         exit_status = call.exit_status
+                        self.noise = call.noise
                     outcome = "ok"
                     return result
         except LlmgwError as exc:

@@ -19,6 +19,7 @@ from llmgw.model.event import Audit, Event
 from llmgw.model.key import ApiKey
 from llmgw.model.node import Address, Node
 from llmgw.model.requests import (
+    Checked,
     Join,
     Joined,
     KeyList,
@@ -78,6 +79,10 @@ class Control:
     async def probe(self, name: str) -> NodeDetail:
         self._asked("probe", name)
         return NodeDetail(node=NODE, engines=(), probe=None)
+
+    async def check(self, name: str) -> Checked:
+        self._asked("check", name)
+        return Checked(node=name, problems=())
 
     async def cordon(self, name: str) -> Said:
         self._asked("cordon", name)

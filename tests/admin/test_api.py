@@ -21,6 +21,7 @@ from llmgw.model.catalog import Model
 from llmgw.model.node import Address
 from llmgw.model.requests import (
     AuditList,
+    Checked,
     EventList,
     Join,
     Joined,
@@ -51,6 +52,7 @@ CALLS: list[tuple[str, str, type, Any, dict[str, Any], tuple[Any, ...]]] = [
     ("DELETE", "/nodes/n1", Removal, None, {"purge": "true", "force": "1"}, ("remove", "n1", True, True)),
     ("DELETE", "/nodes/n1", Removal, None, {"purge": "no"}, ("remove", "n1", False, False)),
     ("POST", "/nodes/n1/probe", NodeDetail, None, {}, ("probe", "n1")),
+    ("POST", "/nodes/n1/check", Checked, None, {}, ("check", "n1")),
     ("POST", "/nodes/n1/cordon", Said, None, {}, ("cordon", "n1")),
     ("POST", "/nodes/n1/uncordon", Said, None, {}, ("uncordon", "n1")),
     ("POST", "/nodes/n1/drain", Said, None, {}, ("drain", "n1")),

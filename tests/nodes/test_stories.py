@@ -17,7 +17,7 @@ from llmgw.model.node import Address, Node
 from llmgw.model.probe import Probe
 from llmgw.model.weights import FetchState, Weights
 from llmgw.nodes.launch import bring_weights
-from llmgw.nodes.onboard import parse_target
+from llmgw.nodes.target import parse_target
 from llmgw.nodes.provision import failed, provision, recheck
 from llmgw.nodes.remote import Authority, Installed, Remote, Started, file_chunks, install_args, typed
 
@@ -103,7 +103,7 @@ PROBE = {
         (Probe, {**PROBE, "memory": {"total": float("nan")}}, "memory.total"),
         (Probe, {**PROBE, "cpu": {"threads": 0}}, "cpu.threads"),
         (Probe, {**PROBE, "gpus": [{"vendor": "x"}] * 2000}, "gpus: Tuple should have at most 1024 items"),
-        (Probe, {**PROBE, "problems": [{"code": "x", "severity": "fatal", "message": "m"}]}, "problems.0.severity"),
+        (Probe, {**PROBE, "gpus": [{"vendor": "nvidia", "memory_kind": "borrowed"}]}, "gpus.0.memory_kind"),
         (Listing, {"boot_id": "b"}, "now: Field required"),
         (Listing, {"boot_id": "b", "now": 0, "replicas": [{"replica": "x"}]}, "replicas.0.attempt"),
         (Listing, {"boot_id": "b", "now": 0, "replicas": [{"replica": "x", "attempt": 1, "alive": None}]}, "alive"),

@@ -1,0 +1,266 @@
+"""`llmgw node add` and `llmgw node check`: first contact with machines, and a look that changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydantic import ValidationError
+
+from llmgw.admin.client import AdminClient, part
+from llmgw.cli import session
+from llmgw.cli.answers import Answers
+from llmgw.cli.board import Board, board
+from llmgw.cli.check import Finding, report
+from llmgw.cli.output import Seconds, say
+from llmgw.config.home import host_name
+from llmgw.config.load import load_settings
+from llmgw.config.settings import Settings
+from llmgw.engines.registry import engines
+from llmgw.errors import LlmgwError, Refused, TimedOut
+from llmgw.model.base import NAME_RULE, is_name
+from llmgw.model.node import Address, NodeOptions
+from llmgw.model.requests import Join, Joined, NodeDetail, Whoami
+from llmgw.model.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from llmgw.nodes.onboard import Story
+
+READY_LIMIT = 900.0
+FINAL = ("superseded", "foreign_controller", "unsafe_root", "bad_argument")
+"""What no waiting mends: the node says no."""
+
+
+def pairs(values: tuple[str, ...], option: str, between: str = "=") -> dict[str, str]:
+    """`("a=1", "b=2")` as a mapping. Raises UsageError that names the option."""
+    found = {}
+    for value in values:
+        key, mark, text = value.partition(between)
+        if not (key and mark and text):
+            raise click.UsageError(f"{option} {value!r}: write {option} KEY{between}VALUE.")
+        found[key] = text
+    return found
+
+
+@click.command()
+@click.argument("hosts", nargs=-1, required=True, metavar="[USER@]HOST[:PORT]...")
+@click.option("--check", "check_only", is_flag=True, help="Only look: print what was found, write nothing.")
+@click.option("--name", help="The node's id; by default its hostname.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="For node_selector; may be repeated.")
+@click.option("--engine", "engines", multiple=True, metavar="NAME=/PATH", help="Use an engine that is there already.")
+@click.option("--fabric", "fabrics", multiple=True, metavar="NAME:HCA,…", help="Its RDMA adapters on a fabric.")
+@click.option("--root", metavar="DIR", help="Where llmgw keeps its files on the node.  [~/.local/share/llmgw]")
+@click.option("--nvidia-smi", metavar="PATH", help="Where nvidia-smi is, if not on PATH.")
+@click.option("--ib-root", metavar="DIR", help="Where the InfiniBand tree is, if not in /sys.")
+@click.option("-i", "--identity", "identities", multiple=True, metavar="FILE", help="Private key for first contact.")
+@click.option("--no-key", is_flag=True, help="Leave no key there; the control plane uses yours, as ssh does.")
+@click.option("--fingerprint", metavar="SHA256:…", help="The host key to expect.")
+@click.option("--accept-new", is_flag=True, help="Pin a host key that nobody knows yet without asking.")
+@click.option("--trust-key", metavar="SHA256:…", help="Accept this host key in place of the one that was pinned.")
+@click.option("--ssh-wait", type=Seconds(), help="How long to wait for sshd to answer.  [0, once it has answered 180]")
+@click.option("--despite", multiple=True, metavar="CODE", help="Go on past this error of preflight; may be repeated.")
+@click.option("--take-over", is_flag=True, help="Take a node from a control plane that is gone for good.")
+@click.option("--timeout", type=Seconds(), default=READY_LIMIT, show_default=True, help="How long to wait.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a step on stdout.")
+def add(hosts: tuple[str, ...], **options: Any) -> None:
+    """Make machines serve. `local` is this machine, over a server of our own on loopback.
+
+    First contact is made with your own keys, agent and SSH configuration. Nothing is written to a machine before it
+    has passed preflight. Several machines are added side by side.
+    """
+    if options["name"] and len(hosts) > 1:
+        raise click.UsageError("--name goes with one host.")
+    if options["name"] and not is_name(options["name"]):
+        raise click.UsageError(f"--name {options['name']!r}: names are {NAME_RULE}.")
+    if options["trust_key"] and options["fingerprint"]:
+        raise click.UsageError("--trust-key and --fingerprint say the same; give one of them.")
+    for engine in pairs(options["engines"], "--engine"):
+        if engine not in engines():
+            raise click.UsageError(f"--engine {engine}: there is no such engine; known: {', '.join(engines())}.")
+    hosts = tuple(dict.fromkeys(hosts))
+    session.run(_check(hosts, options) if options["check_only"] else _add(hosts, options))
+
+
+async def _add(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
+    async with session.acting("node add") as client:
+        me = await client.get("/whoami", Whoami)
+        machines = await _machines(client)
+        with board(hosts, as_json=options["as_json"]) as shown:
+            stories = [_story(client, me, machines, host, options, shown) for host in hosts]
+            ends = await asyncio.gather(*stories, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, str) and not options["as_json"]:
+            click.echo(end)
+    failed = [(host, end) for host, end in zip(hosts, ends, strict=True) if isinstance(end, BaseException)]
+    if failed:
+        worst = failed[0][1]
+        if len(hosts) > 1 and isinstance(worst, LlmgwError):
+            for host, end in failed:
+                say(f"{host}: {end}")
+            raise type(worst)(f"{len(failed)} of {len(hosts)} machines were not added.", code=worst.code)
+        raise worst
+
+
+async def _machines(client: AdminClient) -> list[tuple[str, str]]:
+    """(id, machine id) of every node there is."""
+    snapshot = await client.get("/snapshot", Snapshot)
+    return [(node.id, node.machine_id) for node in snapshot.nodes if node.machine_id]
+
+
+async def _story(
+    client: AdminClient, me: Whoami, machines: list[tuple[str, str]], host: str, options: dict[str, Any], shown: Board
+) -> str:
+    """One machine from first contact to ready. Its id."""
+
+    async def tell(step: str, text: str, **more: Any) -> None:
+        shown.tell(host, step, text, **more)
+
+    try:
+        join = await _contact(client, me, machines, host, options, shown)
+        return await join_and_follow(client, join, tell, options["timeout"])
+    except LlmgwError as exc:
+        shown.failed(host, exc.message)
+        raise
+
+
+async def join_and_follow(client: AdminClient, join: Join, tell: Any, timeout: float) -> str:
+    """Hands a node to the control plane and tells what becomes of it until it is ready. Returns its id."""
+    joined = await client.post("/nodes", Joined, join)
+    name = joined.node.id
+    if joined.adding_by is not None:
+        await tell("join", f"{name} is being added already ({joined.adding_by}); this one waits for it")
+    else:
+        known = f"{name} is known already; it is checked again"
+        await tell("join", known if joined.known else f"{name} is being added")
+    try:
+        async with asyncio.timeout(timeout):
+            async for event in client.events(after=joined.after_event, node=name):
+                if event.kind in ("engine.install", "node.look", "node.quarantined", "node.link"):
+                    await tell("engines" if event.kind == "engine.install" else "node", event.message)
+                if event.kind == "node.look" and event.data.get("code") in FINAL:
+                    raise Refused(event.message, code=str(event.data["code"]))
+                if event.kind == "node.ready":
+                    break
+    except TimeoutError:
+        raise TimedOut(f"{name} was not ready within {timeout:g} s.", fix=f"See `llmgw node show {name}`.") from None
+    detail = await client.get(f"/nodes/{part(name)}", NodeDetail)
+    there = ", ".join(f"{one.engine} {one.state}" for one in detail.engines) or "no engines configured"
+    await tell("ready", f"{name} is ready ({there})", node=name)
+    return name
+
+
+async def _contact(
+    client: AdminClient, me: Whoami, machines: list[tuple[str, str]], host: str, options: dict[str, Any], shown: Board
+) -> Join:
+    wanted, labels = _node_options(options), pairs(options["labels"], "--label")
+    if host == "local":
+        term = _local_term(wanted.root, options["name"]) if options["take_over"] else None
+        return Join(
+            name=options["name"],
+            address=Address(host="local", user=getpass.getuser()),
+            options=wanted,
+            labels=labels,
+            take_over=options["take_over"],
+            owner_term=term,
+            by=_whose(),
+        )
+    story = _first_contact(load_settings(client.home), host, options, shown, me, wanted, labels)
+    return await story.add(client.home.path / "id_ed25519", machines)
+
+
+def _first_contact(
+    settings: Settings,
+    host: str,
+    options: dict[str, Any],
+    shown: Board,
+    me: Whoami | None,
+    wanted: NodeOptions,
+    labels: dict[str, str],
+) -> Story:
+    from llmgw.nodes.onboard import Story, Wish
+    from llmgw.ssh.identity import Login
+
+    identities = options["identities"] or settings.ssh.identities
+    config = (Path(settings.ssh.config).expanduser(),) if settings.ssh.config else ()
+    answers = Answers(host, options, settings, shown)
+    login = Login(
+        client_keys=tuple(Path(one).expanduser() for one in identities),
+        agent=True,
+        config_files=config,
+        prompt=answers.type_in if shown.interactive else None,
+        passphrase=answers.passphrase if shown.interactive else None,
+    )
+    wish = Wish(
+        host,
+        options["name"],
+        wanted,
+        labels,
+        fingerprint=options["trust_key"] or options["fingerprint"],
+        trust_key=bool(options["trust_key"]),
+        take_over=options["take_over"],
+        despite=options["despite"],
+        wait=options["ssh_wait"],
+        ports=settings.engine_ports,
+        by=_whose(),
+    )
+    return Story(wish, me, login=login, user=settings.ssh.user, operator=answers)
+
+
+def _node_options(options: dict[str, Any]) -> NodeOptions:
+    fabrics = pairs(options["fabrics"], "--fabric", ":")
+    try:
+        return NodeOptions(
+            root=options["root"],
+            nvidia_smi=options["nvidia_smi"],
+            ib_root=options["ib_root"],
+            engines=pairs(options["engines"], "--engine"),
+            fabrics={name: tuple(filter(None, text.split(","))) for name, text in fabrics.items()},
+            own_key=not options["no_key"],
+            identities=tuple(str(Path(one).expanduser().absolute()) for one in options["identities"])
+            if options["no_key"]
+            else (),
+        )
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        option = "--" + str(first["loc"][0]).replace("_", "-")
+        raise click.UsageError(f"{option}: {first['msg'].removeprefix('Value error, ')}.") from None
+
+
+def _whose() -> str:
+    return f"pid {os.getpid()} of {getpass.getuser()} on {host_name()}"
+
+
+def _local_term(root: str | None, name: str | None) -> int | None:
+    """The term that this machine has obeyed as a node, if it has: read from its own files."""
+    host = (name or host_name()).lower()
+    path = Path(root or "~/.local/share/llmgw").expanduser() / "hosts" / host / "term"
+    try:
+        return int(json.loads(path.read_text())["term"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+async def _check(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
+    """Looks at machines that are no nodes yet. Needs no control plane; writes nothing here or there."""
+    settings = load_settings(session.home())
+    findings: list[Finding] = []
+    with board(hosts, as_json=False) as shown:
+
+        async def one(host: str) -> None:
+            story = _first_contact(settings, host, options, shown, None, _node_options(options), {})
+            try:
+                found = await story.check()
+            except LlmgwError as exc:
+                shown.failed(host, exc.message)
+                findings.append(Finding(host, (), exc))
+                return
+            shown.tell(host, "ready", "looked at; nothing was written")
+            findings.append(Finding(host, found.problems, None))
+
+        await asyncio.gather(*(one(host) for host in hosts))
+    report(sorted(findings, key=lambda found: hosts.index(found.host)), as_json=options["as_json"])

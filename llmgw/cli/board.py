@@ -1,0 +1,197 @@
+"""How the story of an add is shown: a live checklist in a terminal, a line a step elsewhere, or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.spinner import Spinner
+from rich.table import Table
+
+from llmgw.admin.text import clean
+
+T = TypeVar("T")
+
+STEPS = {
+    "reach": "answers",
+    "identify": "what it is",
+    "preflight": "looked over",
+    "decide": "decisions",
+    "key": "our key on it",
+    "prove": "we come back alone",
+    "join": "taken in",
+    "engines": "engines",
+    "ready": "ready",
+}
+_MARKS = {"done": "[green]✔[/green]", "failed": "[red]✘[/red]", "open": "[dim]·[/dim]", "doubt": "[yellow]![/yellow]"}
+_COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
+
+
+class Board(Protocol):
+    """Where steps are told and questions asked."""
+
+    interactive: bool
+
+    def tell(self, host: str, step: str, text: str, **more: Any) -> None: ...
+    def failed(self, host: str, text: str) -> None: ...
+    async def ask(self, question: Callable[[], T]) -> T:
+        """Runs something that talks to the person, alone and off the event loop."""
+        ...
+
+
+def board(hosts: Sequence[str], *, as_json: bool) -> contextlib.AbstractContextManager[Board]:
+    """The one that fits: a checklist where a person looks at both ends."""
+    if as_json:
+        return contextlib.nullcontext(JsonLines())
+    if sys.stderr.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return _live(Checklist(hosts))
+    return contextlib.nullcontext(Lines(hosts))
+
+
+class JsonLines:
+    """One object a step on stdout."""
+
+    interactive = False
+
+    def tell(self, host: str, step: str, text: str, **more: Any) -> None:
+        click.echo(json.dumps({"host": host, "step": step, "message": text, **more}, ensure_ascii=False))
+
+    def failed(self, host: str, text: str) -> None:
+        self.tell(host, "failed", text)
+
+    async def ask(self, question: Callable[[], T]) -> T:
+        raise AssertionError("nobody is there to be asked")
+
+
+class Lines:
+    """One line a step on stderr. A person at the keyboard may be asked all the same."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self.interactive = sys.stdin.isatty() and sys.stderr.isatty()
+        self._width = max(map(len, hosts))
+        self._alone = asyncio.Lock()
+
+    def tell(self, host: str, step: str, text: str, **more: Any) -> None:
+        click.echo(f"{host:<{self._width}}  {step:<9}  {clean(text)}", err=True)
+
+    def failed(self, host: str, text: str) -> None:
+        self.tell(host, "failed", text)
+
+    async def ask(self, question: Callable[[], T]) -> T:
+        async with self._alone:
+            return await asyncio.to_thread(question)
+
+
+class Checklist:
+    """All steps of every host on the screen, each with its latest sentence."""
+
+    interactive = True
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._hosts = {host: _Host(host) for host in hosts}
+        self._alone = asyncio.Lock()
+        self.console = Console(stderr=True, highlight=False, no_color="NO_COLOR" in os.environ or None)
+        self.live: Live | None = None
+
+    def tell(self, host: str, step: str, text: str, **more: Any) -> None:
+        self._hosts[host].tell(step, text, more)
+
+    def failed(self, host: str, text: str) -> None:
+        self._hosts[host].fail(text)
+
+    async def ask(self, question: Callable[[], T]) -> T:
+        async with self._alone:
+            if self.live is not None:
+                self.live.stop()
+            try:
+                return await asyncio.to_thread(question)
+            finally:
+                if self.live is not None:
+                    self.live.start()
+
+    def __rich__(self) -> RenderableType:
+        several = len(self._hosts) > 1
+        return Group(*(one.line() if several else one.whole() for one in self._hosts.values()))
+
+
+class _Host:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._steps: dict[str, str] = {}
+        self._findings: list[tuple[str, str, str]] = []
+        self._now = "reach"
+        self._end = ""
+        self._spinner = Spinner("dots", style="cyan")
+
+    def tell(self, step: str, text: str, more: dict[str, Any]) -> None:
+        step = {"node": "engines"}.get(step, step)
+        if "severity" in more:
+            self._findings.append((more["severity"], text, more.get("fix", "")))
+            return
+        self._now, self._steps[step] = step, clean(text)
+        if step == "ready":
+            self._end = "done"
+
+    def fail(self, text: str) -> None:
+        self._end = "failed"
+        self._steps[self._now] = clean(text)
+
+    def _mark(self, step: str) -> RenderableType:
+        order = list(STEPS)
+        if step == self._now and not self._end:
+            return self._spinner
+        if step == self._now and self._end == "failed":
+            return _MARKS["failed"]
+        if step == "preflight" and any(severity != "note" for severity, *_ in self._findings):
+            return _MARKS["doubt"]
+        reached = order.index(step) <= order.index(self._now)
+        return _MARKS["done"] if reached else _MARKS["open"]
+
+    def whole(self) -> RenderableType:
+        """One host with all its steps, the findings under the step that made them."""
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=1)
+        grid.add_column(width=10, no_wrap=True)
+        grid.add_column(overflow="fold")
+        for step, meaning in STEPS.items():
+            if step == "decide" and step not in self._steps:
+                continue
+            text = self._steps.get(step)
+            shown = escape(text) if text is not None else f"[dim]{meaning}[/dim]"
+            grid.add_row(self._mark(step), step, shown)
+            if step == "preflight":
+                for severity, said, _ in self._findings:
+                    grid.add_row("", "", f"[{_COLOURS[severity]}]{escape(clean(said))}[/]")
+        return Group(f"[bold]{escape(self._name)}[/bold]", grid)
+
+    def line(self) -> RenderableType:
+        """One of many hosts: where it is."""
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=1)
+        grid.add_column(min_width=24, no_wrap=True)
+        grid.add_column(width=10, no_wrap=True)
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+        worst = next((one for one in ("error", "warning") if any(found[0] == one for found in self._findings)), None)
+        count = sum(found[0] != "note" for found in self._findings)
+        found = f" [{_COLOURS[worst]}]({count} finding{'s' if count > 1 else ''})[/]" if worst else ""
+        grid.add_row(self._mark(self._now), self._name, self._now, escape(self._steps.get(self._now, "")) + found)
+        return grid
+
+
+@contextlib.contextmanager
+def _live(checklist: Checklist) -> Iterator[Checklist]:
+    with Live(checklist, console=checklist.console, refresh_per_second=8, vertical_overflow="visible") as live:
+        checklist.live = live
+        try:
+            yield checklist
+        finally:
+            live.refresh()

@@ -95,20 +95,23 @@ def _gpus(profile: Profile, node: str, probe: Probe, snapshot: Snapshot) -> str 
     """Whole GPUs: one that a replica of ours was placed on is given to no other."""
     if not profile.gpus:
         return None
+    usable = [gpu for gpu in probe.gpus if gpu.health not in ("lost", "error") and gpu.vendor != "other"]
     fitting = [
         gpu
-        for gpu in probe.gpus
+        for gpu in usable
         if profile.gpu_class is None or profile.gpu_class.lower() in (gpu.name or "").lower().replace(" ", "-")
     ]
     wanted = f"{profile.gpus} GPU{'s' if profile.gpus > 1 else ''}"
     kind = f" of class {profile.gpu_class}" if profile.gpu_class else ""
-    names = ", ".join(gpu.name or gpu.vendor for gpu in probe.gpus) or "none"
+    names = ", ".join(gpu.name or gpu.vendor for gpu in usable) or "none"
     if len(fitting) < profile.gpus:
         return f"needs {wanted}{kind}; it has {names}"
     given = sum(_gpus_of(replica, snapshot) for replica in holding(node, snapshot))
     if len(fitting) - given < profile.gpus:
         return f"needs {wanted}{kind}; it has {names}, and {given} of them are given to replicas already"
-    strangers = [use for use in probe.gpu_processes if use.owner != "ours" and (use.memory or 0) > 256 * MIB]
+    parts = {gpu.uuid for gpu in fitting} | {part.uuid for gpu in fitting for part in gpu.slices} | {None}
+    others = [use for use in probe.gpu_processes if use.owner != "ours" and use.gpu in parts]
+    strangers = [use for use in others if (use.memory or 0) > 256 * MIB]
     if strangers:
         first = strangers[0]
         return f"its GPU is used by {first.name or 'a process'} (pid {first.pid}, user {first.user or '?'})"

@@ -133,6 +133,9 @@ def gpu_model(gpus: int = 1, **profile: Any):
         (1, "h100", [H100], None),
         (1, "H100-80GB", [H100], None),
         (2, "h100", [H100, {"vendor": "nvidia", "name": "NVIDIA A100"}, H100], None),
+        (2, "h100", [H100, {**H100, "health": "lost"}], "needs 2 GPUs of class h100; it has NVIDIA H100 80GB HBM3"),
+        (1, None, [{**H100, "health": "error"}, {"vendor": "other"}], "needs 1 GPU; it has none"),
+        (1, None, [{**H100, "health": "ok"}], None),
     ],
 )
 def test_gpus(gpus: int, gpu_class: str | None, here: list[dict[str, Any]], reason: str | None) -> None:
@@ -151,10 +154,13 @@ def test_gpus(gpus: int, gpu_class: str | None, here: list[dict[str, Any]], reas
         ({"pid": 7, "memory": 9 * GIB, "owner": "orphan"}, "its GPU is used by a process (pid 7, user ?)"),
         ({"pid": 7, "memory": 9 * GIB, "owner": "ours"}, None),
         ({"pid": 7, "memory": 10 * MIB, "name": "Xorg"}, None),
+        ({"pid": 7, "memory": 9 * GIB, "gpu": "the one inside the CPU"}, None),
+        ({"pid": 7, "memory": 9 * GIB, "gpu": "MIG-1"}, "its GPU is used by a process (pid 7, user ?)"),
     ],
 )
 def test_a_gpu_that_somebody_else_works_on_is_left_alone(use: dict[str, Any], reason: str | None) -> None:
-    found = judge(of=gpu_model(), probes={"n1": probe(gpus=[H100], gpu_processes=[use])})
+    card = {**H100, "uuid": "GPU-1", "slices": [{"uuid": "MIG-1"}]}
+    found = judge(of=gpu_model(), probes={"n1": probe(gpus=[card], gpu_processes=[use])})
     assert (found.reason if isinstance(found, Refusal) else None) == reason
 
 

@@ -34,6 +34,7 @@ KERNEL = (4, 18)
 """That of RHEL 8, the oldest system that engines are built and tested for."""
 GLIBC = (2, 17)
 """manylinux2014, what the llama.cpp wheel is built against: PEP 599."""
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _GOMP = {"apt": "libgomp1", "dnf": "libgomp", "zypper": "libgomp1", "pacman": "gcc-libs", "apk": "libgomp"}
 _STDCXX = {"apt": "libstdc++6", "dnf": "libstdc++", "zypper": "libstdc++6", "pacman": "gcc-libs", "apk": "libstdc++"}
 
@@ -77,7 +78,7 @@ def hostname_unresolved(preflight: Preflight, facts: Facts) -> Said:
 def machine_id_missing(probe: Probe, facts: Facts) -> Said:
     """Without /etc/machine-id a machine that took another's address is not noticed: machine-id(5)."""
     said = (probe.machine_id or "").strip()
-    if re.fullmatch(r"[0-9a-f]{32}", said):
+    if _MACHINE_ID.fullmatch(said):
         return None
     if probe.machine_id is None and not re.search(r"NotFound|No such file", probe.unknown.get("machine_id", "")):
         return None
@@ -93,6 +94,8 @@ def machine_id_missing(probe: Probe, facts: Facts) -> Said:
 def machine_id_cloned(facts: Facts) -> Said:
     """Two machines with one machine id were cloned from one image; DHCP and the journal confuse them too."""
     others = facts.outside.same_machine_id
+    if facts.probe is not None and not _MACHINE_ID.fullmatch(facts.probe.machine_id or ""):
+        return None  # that it has none of its own is another finding
     return f"it has the same machine id as {listed(others)}: an image was cloned" if others else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from llmgw.core.findings.rules import Facts, Said, listed, on_preflight, on_probe, quoted, rule, version
+from llmgw.core.findings.rules import Facts, Said, arg, listed, on_preflight, on_probe, quoted, rule, version
 from llmgw.model.preflight import Preflight
 from llmgw.model.probe import Probe
 
@@ -50,7 +50,7 @@ def shell_closed(facts: Facts) -> Said:
     if shell.rpartition("/")[2] in CLOSED:
         return (
             f"the login shell is {shell}: it runs no command, or only some",
-            facts.root(f"chsh -s /bin/sh {facts.user}"),
+            facts.root(f"chsh -s /bin/sh {arg(facts.user)}"),
         )
     return None
 
@@ -137,7 +137,7 @@ def sudo_password(preflight: Preflight, facts: Facts) -> Said:
     """sudo wants a password; it is needed only for packages and services that llmgw is told to mend."""
     if preflight.sudo is None or preflight.sudo.mode != "password":
         return None
-    in_none = " and is in none of the groups that usually may" if not preflight.sudo.groups else ""
+    in_none = f"; {facts.user} is in none of the groups that usually may" if not preflight.sudo.groups else ""
     return f"sudo wants a password from {facts.user}{in_none}"
 
 
@@ -184,7 +184,7 @@ def kills_processes(preflight: Preflight, facts: Facts) -> Said:
     if facts.probe is not None and facts.probe.user.uid == 0:
         return None
     message = f"logind has KillUserProcesses=yes and {facts.user} does not linger: engines would end with the session"
-    return message, facts.root(f"loginctl enable-linger {facts.user}")
+    return message, facts.root(f"loginctl enable-linger {arg(facts.user)}")
 
 
 @on_preflight("linger_without_manager", "warning", "sudo systemctl start user@UID")
@@ -208,7 +208,7 @@ def loose_home(probe: Probe, facts: Facts) -> Said:
     if strict is False or not (probe.home_mode or 0) & 0o022:
         return None
     home = probe.user.home or "the home"
-    return f"{home} is writable by others: sshd will ignore its authorized_keys", f"chmod go-w {home}"
+    return f"{home} is writable by others: sshd will ignore its authorized_keys", f"chmod go-w {arg(home)}"
 
 
 @on_preflight("loose_keys", "warning", "chmod go-w ~/.ssh ~/.ssh/authorized_keys")
@@ -220,8 +220,8 @@ def loose_keys(preflight: Preflight, facts: Facts) -> Said:
     if not loose:
         return None
     strange = [one.path for one in loose if "belongs" in (one.fault or "")]
-    fix = facts.root(f"chown {facts.user} {' '.join(strange)}") if strange else ""
-    fix = fix or f"chmod go-w {' '.join(one.path for one in loose)}"
+    fix = facts.root(f"chown {arg(facts.user)} {' '.join(map(arg, strange))}") if strange else ""
+    fix = fix or f"chmod go-w {' '.join(arg(one.path) for one in loose)}"
     return f"sshd will ignore the key of llmgw: {listed(f'{one.path} {one.fault}' for one in loose)}", fix
 
 

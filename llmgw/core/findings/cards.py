@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmgw.core.findings.rules import Facts, Said, listed, on_preflight, on_probe, quoted
+from llmgw.core.findings.rules import Facts, Said, arg, listed, on_preflight, on_probe, quoted
 from llmgw.core.fit import gib
 from llmgw.engines.base import MIB
 from llmgw.model.gpu import Gpu, GpuProcess
@@ -98,6 +98,11 @@ def _holding(probe: Probe, owner: str) -> list[GpuProcess]:
     return [use for use in probe.gpu_processes if use.owner == owner and (use.memory or 0) >= HELD]
 
 
+def _kill(uses: list[GpuProcess], facts: Facts) -> str:
+    command = f"kill {' '.join(str(use.pid) for use in uses)}"
+    return command if all(use.user == facts.user for use in uses) else facts.root(command)
+
+
 def _held(probe: Probe, use: GpuProcess) -> str:
     places = {}
     for gpu in probe.gpus:
@@ -113,9 +118,7 @@ def gpu_memory_held(probe: Probe, facts: Facts) -> Said:
     uses = sorted(_holding(probe, "theirs"), key=lambda use: -(use.memory or 0))
     if not uses:
         return None
-    pids = " ".join(str(use.pid) for use in uses[:4])
-    own = all(use.user == facts.user for use in uses[:4])
-    kill = f"kill {pids}" if own else facts.root(f"kill {pids}")
+    kill = _kill(uses[:4], facts)
     return listed(
         _held(probe, use) for use in uses
     ), f"Ask {listed(sorted({use.user or '?' for use in uses}))}, or: {kill}"
@@ -129,7 +132,7 @@ def gpu_memory_orphaned(probe: Probe, facts: Facts) -> Said:
         return None
     return (
         f"left over: {listed(_held(probe, use) for use in uses)}",
-        f"kill {' '.join(str(use.pid) for use in uses[:8])}",
+        _kill(uses[:8], facts),
     )
 
 
@@ -181,8 +184,8 @@ def gpu_no_access(preflight: Preflight, facts: Facts) -> Said:
     wanted = sorted({one.group for one in shut if one.group and one.group != "root"})
     message = f"{facts.user} may not open {listed(one.path for one in shut)}"
     if not wanted:
-        return message, facts.root(f"chmod a+rw {' '.join(one.path for one in shut[:4])}")
-    return message, facts.root(f"usermod -aG {','.join(wanted)} {facts.user}") + ", then log in again."
+        return message, facts.root(f"chmod a+rw {' '.join(arg(one.path) for one in shut[:4])}")
+    return message, facts.root(f"usermod -aG {arg(','.join(wanted))} {arg(facts.user)}") + ", then log in again."
 
 
 @on_probe("igpu_beside", "note")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmgw.core.findings.rules import Facts, Said, on_preflight, on_probe
+from llmgw.core.findings.rules import Facts, Said, arg, on_preflight, on_probe
 from llmgw.core.fit import gib
 from llmgw.engines.base import GIB, MIB
 from llmgw.model.preflight import Preflight
@@ -12,6 +12,10 @@ LOW_DISK = 1 * GIB
 FEW_INODES = 2000
 """An unpacked engine with its libraries is some hundred files; several of them have to fit."""
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+
+
+def _remount(place: str, facts: Facts) -> str:
+    return facts.root(f'mount -o remount,rw "$(findmnt -nro TARGET -T {arg(place)})"')
 
 
 @on_probe("unsafe_root", "error", "Correct its owner and mode (chmod go-w), or name another --root.")
@@ -31,7 +35,7 @@ def unwritable_root(probe: Probe, facts: Facts) -> Said:
     if root.owner_ok is False or (root.writable is not False and not root.read_only):
         return None
     if root.read_only:
-        return f"{place} is mounted read-only", facts.root(f"mount -o remount,rw {place}") + ", or name another --root."
+        return f"{place} is mounted read-only", _remount(place, facts) + ", or name another --root."
     return f"{place} cannot be written by this user"
 
 
@@ -63,7 +67,7 @@ def few_inodes(probe: Probe, facts: Facts) -> Said:
     place = probe.root.place or probe.root.path
     return (
         f"{place} has room for {free} more files only",
-        f"df -i {place}; then remove small files, or name another --root.",
+        f"df -i {arg(place)}; then remove small files, or name another --root.",
     )
 
 
@@ -102,7 +106,7 @@ def home_full(preflight: Preflight, facts: Facts) -> Said:
     if home.free >= 4 * MIB and (home.inodes_free is None or home.inodes_free >= 20):
         return None
     left = f"{home.free // 1024} KB free" if home.free < 4 * MIB else f"room for {home.inodes_free} more files"
-    return f"the home {home.path} is full: {left}", f"du -xsh {home.path}/.[!.]* {home.path}/* | sort -h | tail"
+    return f"the home {home.path} is full: {left}", f"du -xd1 {arg(home.path)} | sort -n | tail"
 
 
 @on_preflight("tmp_noexec", "note", "Set TMPDIR for an engine that compiles, or mount /tmp without noexec.")
@@ -118,7 +122,10 @@ def tmp_full(preflight: Preflight, facts: Facts) -> Said:
     tmp = preflight.mount("/tmp")
     if tmp is None or tmp.free is None or tmp.free >= 64 * MIB:
         return None
-    return f"/tmp is full: {tmp.free // MIB} MB free", facts.root("find /tmp -xdev -mtime +7 -delete")
+    return (
+        f"/tmp is full: {tmp.free // MIB} MB free",
+        f"{facts.root('du -xd1 /tmp')} | sort -n | tail, then remove what nobody needs",
+    )
 
 
 @on_preflight("tmp_unwritable", "warning", "sudo chmod 1777 /tmp")
@@ -128,7 +135,7 @@ def tmp_unwritable(preflight: Preflight, facts: Facts) -> Said:
     if tmp is None or tmp.writable is not False:
         return None
     if tmp.read_only:
-        return "/tmp is mounted read-only", facts.root("mount -o remount,rw /tmp")
+        return "/tmp is mounted read-only", _remount("/tmp", facts)
     return f"{facts.user} may not write /tmp", facts.root("chmod 1777 /tmp")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmgw.core.findings.rules import Facts, Said, listed, on_probe, rule
+from llmgw.core.findings.rules import Facts, Said, arg, listed, on_probe, rule
 from llmgw.model.probe import HcaPort, Probe
 
 LEAST_ADAPTERS = 2
@@ -155,6 +155,6 @@ def memlock_low(probe: Probe, facts: Facts) -> Said:
     active = any(port.state == "ACTIVE" for port in probe.fabric or ())
     if limit is None or not 0 <= limit < LEAST_MEMLOCK or not (facts.outside.fabrics or active) or probe.user.uid == 0:
         return None
-    lines = f"'{facts.user} soft memlock unlimited' '{facts.user} hard memlock unlimited'"
+    lines = " ".join(arg(f"{facts.user} {kind} memlock unlimited") for kind in ("soft", "hard"))
     fix = f"printf '%s\\n' {lines} | {facts.root('tee /etc/security/limits.d/llmgw-memlock.conf')}, then log in again"
     return f"{facts.user} may lock {limit >> 10} KiB of memory, RDMA needs it unlimited", fix

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmgw.core.findings.cards import gpu_names, lost_gpus
-from llmgw.core.findings.rules import Facts, Said, listed, on_probe, quoted, version
+from llmgw.core.findings.rules import Facts, Said, arg, listed, on_probe, quoted, version
 from llmgw.model.gpu import Card, Gpu
 from llmgw.model.probe import Probe
 
@@ -154,8 +154,8 @@ def fabric_manager_stopped(probe: Probe, facts: Facts) -> Said:
     if nvidia.fabric_manager.version is None and nvidia.driver:
         branch = nvidia.driver.split(".")[0]
         package = facts.install(
-            apt=f"nvidia-fabricmanager-{branch}={nvidia.driver}*",
-            dnf=f"nvidia-fabric-manager-{nvidia.driver}",
+            apt=arg(f"nvidia-fabricmanager-{branch}={nvidia.driver}*"),
+            dnf=arg(f"nvidia-fabric-manager-{nvidia.driver}"),
             other=f"the fabric manager {nvidia.driver}",
         )
         return message, f"{start} (where it is not installed: {package})"

@@ -6,6 +6,7 @@ or with None. A fact that is not known is no finding: unknown is not bad.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from inspect import getdoc
@@ -136,6 +137,11 @@ def listed(words: Iterable[object], most: int = 4) -> str:
     if len(every) > most:
         return f"{', '.join(every[: most - 1])} and {len(every) - most + 1} more"
     return " and ".join(filter(None, [", ".join(every[:-1]), every[-1] if every else ""]))
+
+
+def arg(text: str) -> str:
+    """A word of the node as one word of a command to copy: it may hold anything, and whoever copies it trusts us."""
+    return shlex.quote(" ".join(text.split()))
 
 
 def quoted(text: str, most: int = 200) -> str:

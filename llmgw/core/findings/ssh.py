@@ -13,7 +13,7 @@ def _sshd(facts: Facts) -> Sshd | None:
     return facts.preflight.sshd if facts.preflight is not None else None
 
 
-@rule("pubkey_off", "error", f"PubkeyAuthentication yes in sshd_config, {RELOAD}")
+@rule("pubkey_off", "error", f"`PubkeyAuthentication yes` in sshd_config, {RELOAD}")
 def pubkey_off(facts: Facts) -> Said:
     """The control plane comes by a key of its own: where keys are not taken it cannot come by itself."""
     sshd = _sshd(facts)
@@ -38,12 +38,14 @@ def keys_elsewhere(facts: Facts) -> Said:
     return f"its SSH server reads keys from {listed(sshd.authorized_keys_file)}, not from ~/.ssh/authorized_keys"
 
 
-@rule("forwarding_forbidden", "warning", f"AllowTcpForwarding local in sshd_config, {RELOAD}")
+@rule("forwarding_forbidden", "warning", f"`AllowTcpForwarding local` in sshd_config, {RELOAD}")
 def forwarding_forbidden(facts: Facts) -> Said:
     """Requests travel through SSH's own TCP forwarding. Where it is forbidden a relay on the node takes its place, at a
     cost in CPU and latency."""
     sshd = _sshd(facts)
     said = sshd.allow_tcp_forwarding if sshd else None
+    if facts.outside.forwarding is False and sshd is not None and sshd.permit_open and said not in ("no", "remote"):
+        return None  # that is what PermitOpen forbids, and said below
     if facts.outside.forwarding is False:
         by = f" (AllowTcpForwarding {said})" if said in ("no", "remote") else ""
         return f"its SSH server refused to forward a TCP connection{by}: a relay on the node carries the traffic"
@@ -52,7 +54,7 @@ def forwarding_forbidden(facts: Facts) -> Said:
     return None
 
 
-@rule("forwarding_limited", "warning", f"PermitOpen 127.0.0.1:* in sshd_config, {RELOAD}")
+@rule("forwarding_limited", "warning", f"`PermitOpen 127.0.0.1:*` in sshd_config, {RELOAD}")
 def forwarding_limited(facts: Facts) -> Said:
     """PermitOpen allows forwarding to some addresses only; engines listen on 127.0.0.1 on ports of engine_ports."""
     sshd = _sshd(facts)
@@ -60,10 +62,10 @@ def forwarding_limited(facts: Facts) -> Said:
         return None
     if any(one.rpartition(":")[0] in LOOPBACK and one.endswith(":*") for one in sshd.permit_open):
         return None
-    return f"its SSH server forwards only to {listed(sshd.permit_open)} (PermitOpen), engines get other ports"
+    return f"its SSH server forwards only to {listed(sshd.permit_open)} (PermitOpen): a relay carries the traffic"
 
 
-@rule("max_sessions_small", "note", f"MaxSessions 10 in sshd_config, {RELOAD}")
+@rule("max_sessions_small", "note", f"`MaxSessions 10` in sshd_config, {RELOAD}")
 def max_sessions_small(facts: Facts) -> Said:
     """Few sessions a connection: looks and actions wait for one another. Requests of clients are not counted by it."""
     sshd = _sshd(facts)
@@ -73,7 +75,7 @@ def max_sessions_small(facts: Facts) -> Said:
     return f"its SSH server grants {most} session{'s' if most != 1 else ''} a connection (MaxSessions, usually 10)"
 
 
-@rule("max_startups_small", "note", f"MaxStartups 10:30:100 in sshd_config, {RELOAD}")
+@rule("max_startups_small", "note", f"`MaxStartups 10:30:100` in sshd_config, {RELOAD}")
 def max_startups_small(facts: Facts) -> Said:
     """The server drops logins when a few are under way at once, whosever they are: a reconnect may need some tries."""
     sshd = _sshd(facts)

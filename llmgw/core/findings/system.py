@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from llmgw.core.findings.rules import Facts, Said, listed, on_preflight, on_probe, rule, version
+from llmgw.core.findings.rules import Facts, Said, arg, listed, on_preflight, on_probe, rule, version
 from llmgw.core.fit import gib
 from llmgw.engines.base import GIB, MIB
 from llmgw.model.base import is_name
@@ -71,7 +71,10 @@ def hostname_unresolved(preflight: Preflight, facts: Facts) -> Said:
     if preflight.resolved is not None or "resolved" not in preflight.unknown:
         return None
     line = f"127.0.1.1 {preflight.hostname}"
-    return f"it does not find its own name {preflight.hostname}", f"echo '{line}' | {facts.root('tee -a /etc/hosts')}"
+    return (
+        f"it does not find its own name {preflight.hostname}",
+        f"echo {arg(line)} | {facts.root('tee -a /etc/hosts')}",
+    )
 
 
 @on_probe("machine_id_missing", "warning", "sudo systemd-machine-id-setup")
@@ -176,7 +179,7 @@ def library_missing(preflight: Preflight, facts: Facts) -> Said:
         fixes.append(_STDCXX)
     names = {key: " ".join(sorted({each[key] for each in fixes})) for key in (fixes[0] if fixes else ())}
     fix = facts.install(**names, other=listed(absent))
-    return f"{listed(absent)} is not there: engines that link to it do not start", fix
+    return f"not found: {listed(absent)}; an engine that links to it does not start", fix
 
 
 @on_preflight("ldd_missing", "note", "Install it.")
@@ -277,7 +280,7 @@ def nofile_low(probe: Probe, facts: Facts) -> Said:
     if most is None or not 0 <= most < 4096:
         return None
     line = f"{facts.user} hard nofile 65536"
-    fix = f"echo '{line}' | {facts.root('tee /etc/security/limits.d/llmgw.conf')}, then log in again"
+    fix = f"echo {arg(line)} | {facts.root('tee /etc/security/limits.d/llmgw-nofile.conf')}, then log in again"
     return f"{facts.user} may open {most} files at most", fix
 
 
@@ -288,5 +291,5 @@ def nproc_low(probe: Probe, facts: Facts) -> Said:
     if most is None or not 0 <= most < 2048:
         return None
     line = f"{facts.user} hard nproc 65536"
-    fix = f"echo '{line}' | {facts.root('tee /etc/security/limits.d/llmgw.conf')}, then log in again"
+    fix = f"echo {arg(line)} | {facts.root('tee /etc/security/limits.d/llmgw-nproc.conf')}, then log in again"
     return f"{facts.user} may have {most} processes and threads at most", fix

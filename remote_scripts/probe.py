@@ -34,15 +34,23 @@ def kernel_log():
 
 
 def nvidia(cards, switches, total):
+    """(the NVIDIA document or null, its GPUs, rows of the processes on them): null where there is no sign of it."""
+    tool = prelude.args.get("nvidia_smi") or probe_facts.find_tool("nvidia-smi", ("/usr/lib/wsl/lib",))
+    tool = tool if tool and os.access(tool, os.X_OK) and os.path.isfile(tool) else None
+    if not (tool or switches or has_nvidia(cards) or probe_facts.tegra()):
+        return None, [], []
     import probe_nvidia
-    return probe_nvidia.look(cards, switches, total)
+    return probe_nvidia.look(tool, cards, switches, total)
+
+
+def has_nvidia(cards):
+    return any(card.vendor == "nvidia" for card in cards) or os.path.isdir(probe_facts.PROC + "/driver/nvidia")
 
 
 def gpus(total):
     """{vendor documents, gpus, xid …}: the slow tools run beside each other and beside the rest of the facts."""
     cards, switches = fact("pci", probe_pci.devices) or ([], 0)
-    nvidias = any(card.vendor == "nvidia" for card in cards) or os.path.isdir(probe_facts.PROC + "/driver/nvidia")
-    log = Later(kernel_log) if nvidias else None
+    log = Later(kernel_log) if has_nvidia(cards) else None
     about, found, apps = fact("gpus.nvidia", nvidia, cards, switches, total) or (None, [], [])
     nodes = fact("gpus.kfd", probe_pci.kfd_nodes) or {}
     amd, amds = fact("gpus.amd", probe_pci.amd, cards, nodes) or (None, [])

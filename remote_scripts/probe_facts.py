@@ -78,6 +78,11 @@ def find_tool(name, more=()):
     return next((path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)), None)
 
 
+def tegra():
+    """Whether this is a Jetson, whose GPU is no PCI device."""
+    return "nvidia,tegra" in read(PROC + "/device-tree/compatible", "")
+
+
 def run(argv, seconds=TOOL_SECONDS, limit=1 << 20):
     """A tool in plain English that leaves no cache behind: (status, stdout, stderr), status None when it was late."""
     quiet = dict(os.environ, LC_ALL="C", CUDA_CACHE_DISABLE="1", __GL_SHADER_DISK_CACHE="0")

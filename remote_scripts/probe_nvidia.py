@@ -24,19 +24,15 @@ LOST = re.compile(r"GPU is lost|fallen off the bus", re.I)
 HANDLE = re.compile(r"Unable to determine the device handle for GPU\s*([0-9A-Fa-f:.]+\.[0-7])(.*)")
 
 
-def look(cards, switches, total):
-    """(the NVIDIA document or null, its GPUs, rows of the processes on them). `total` is the machine's memory."""
+def look(tool, cards, switches, total):
+    """(the NVIDIA document, its GPUs, rows of the processes on them). `total` is the machine's memory."""
     mine = [card for card in cards if card.vendor == "nvidia"]
     module = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d[\d.]+)", read(PROC + "/driver/nvidia/version", ""))
     module = module.group(1) if module else read(SYS + "/module/nvidia/version", "") or None
-    given = prelude.args.get("nvidia_smi")
-    tool = probe_facts.find_tool("nvidia-smi", ("/usr/lib/wsl/lib",)) if not given else None
-    tool = given if given and os.access(given, os.X_OK) else tool
-    if not (tool or mine or module or switches or tegra()):
-        return None, [], []
     answer = ask(tool, mine) if tool else Answer()
+    given = prelude.args.get("nvidia_smi")
     if tool is None:
-        probe_facts.unknown["gpus.nvidia"] = "no nvidia-smi was found"
+        probe_facts.unknown["gpus.nvidia"] = "%s is no program" % given if given else "no nvidia-smi was found"
     elif answer.error:
         probe_facts.unknown["gpus.nvidia"] = answer.words()
     gpus = [smi_gpu(row, by_address(mine, row), total) for row in answer.rows]
@@ -44,7 +40,7 @@ def look(cards, switches, total):
         gpu["slices"] = answer.slices.get(gpu["uuid"], [])
     gpus += [unseen(card, answer) for card in mine if card.driver == "nvidia" and tool
              and card.pci not in [gpu["pci"] for gpu in gpus]]
-    if not gpus and tegra():
+    if not gpus and probe_facts.tegra():
         gpus = [tegra_gpu(total)]
     found = re.search(r"NVML library version: (\S+)", answer.error["text"]) if answer.error else None
     return {"driver": next((gpu["driver"] for gpu in gpus if gpu["driver"]), None), "kernel_module": module,
@@ -231,10 +227,6 @@ def unseen(card, answer):
 
 
 # ---- Jetson ----
-
-def tegra():
-    return "nvidia,tegra" in read(PROC + "/device-tree/compatible", "")
-
 
 def tegra_gpu(total):
     """A Jetson without an nvidia-smi: the device tree names the board, the memory is the machine's."""

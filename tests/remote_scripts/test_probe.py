@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -174,6 +175,68 @@ def test_levels_of_x86(machine: Machine, flags: str, level: int) -> None:
     assert found["cpu"]["level"] == f"x86-64-v{level}"
     assert found["cpu"]["cores"] == found["cpu"]["threads"] == 2
     assert found["cpu"]["model"] == "Intel(R) Xeon(R) Silver 4310"
+
+
+def test_who_holds_a_card_of_amd_or_intel(machine: Machine) -> None:
+    """AMD's compute driver and the kernel's fdinfo name processes: the same three kinds of owners."""
+    node = machine.node
+    argv = [sys.executable, "-S", "-c", "import time;time.sleep(60)"]
+    shard = {"replica": "m", "rank": 0, "cluster": "k", "argv": argv, "attempt": 1, "ports": [41700, 41799]}
+    ours = node.call("engine", action="start", **shard)["pid"]
+    orphan = node.call("engine", action="start", **{**shard, "replica": "o"})["pid"]
+    (node.root / "hosts/n1/replicas/o.0/manifest.json").unlink()
+    amd, intel = "0000:03:00.0", "0000:04:00.0"
+    for pci, vendor, driver in ((amd, "1002:744C", "amdgpu"), (intel, "8086:E20B", "xe")):
+        about = f"DRIVER={driver}\nPCI_CLASS=30000\nPCI_ID={vendor}\nPCI_SLOT_NAME={pci}\n"
+        machine.put(f"sys/bus/pci/devices/{pci}/uevent", about)
+    machine.put(f"sys/bus/pci/devices/{amd}/mem_info_vram_total", str(24 << 30))
+    node_1 = "sys/class/kfd/kfd/topology/nodes/1"
+    machine.put(f"{node_1}/properties", "gfx_target_version 110000\nlocation_id 768\ndomain 0\n")
+    machine.put(f"{node_1}/gpu_id", "77")
+    for pid in (ours, orphan, 1):
+        machine.put(f"sys/class/kfd/kfd/proc/{pid}/vram_77", str(pid << 20))
+        machine.put(f"proc/{pid}/fdinfo/5", f"drm-pdev:\t{intel}\ndrm-client-id:\t{pid}\ndrm-total-vram0:\t3 MiB\n")
+        (machine.base / f"proc/{pid}/fd").mkdir()
+        (machine.base / f"proc/{pid}/fd/5").symlink_to("/dev/dri/renderD129")
+    found = machine.probe(nvidia_smi="/nowhere", _addresses={})
+    keys = ("gpu", "pid", "memory", "owner", "replica")
+    kinds = {ours: ("ours", "m"), orphan: ("orphan", "o"), 1: ("theirs", None)}
+    expected = {(amd, pid, pid << 20, *kind) for pid, kind in kinds.items()}
+    expected |= {(intel, pid, 3 << 20, *kind) for pid, kind in kinds.items()}
+    assert {tuple(each[key] for key in keys) for each in found["gpu_processes"]} == expected
+
+
+def test_addresses_are_those_that_the_kernel_tells(node: Node) -> None:
+    node.env["SSH_CONNECTION"] = "127.0.0.9 50022 127.0.0.1 22"
+    found = node.call("probe")
+    interfaces = {each["name"]: each for each in found["interfaces"]}
+    assert "127.0.0.1/8" in interfaces["lo"]["addresses"]
+    assert interfaces["lo"]["kind"] == "loopback"
+    assert found["management"] == {"interface": "lo", "address": "127.0.0.1", "peer": "127.0.0.9"}
+    tool = shutil.which("ip")
+    if tool:
+        done = subprocess.run([tool, "-o", "addr"], capture_output=True, text=True, check=True)
+        told = {tuple(line.split()[1::2][:2]) for line in done.stdout.splitlines() if " peer " not in line}
+        mine = {(name, address) for name, each in interfaces.items() for address in each["addresses"]}
+        assert {(name.partition("@")[0], address) for name, address in told} <= mine
+
+
+def test_a_part_is_compiled_only_where_it_is_needed_and_named_in_a_traceback(machine: Machine) -> None:
+    machine.node.change = ("def look(tool, cards,", "def look(tool,, cards,")
+    found = machine.probe(nvidia_smi="/nowhere", _addresses={})
+    assert (found["gpus"], found["nvidia"], found["unknown"]) == ([], None, {})
+    machine.smi(H100)
+    machine.card("0000:18:00.0")
+    found = machine.probe()
+    assert "probe_nvidia.py, line" in found["unknown"]["gpus.nvidia"]
+    assert found["cpu"]["model"] == "Intel(R) Xeon(R) Silver 4310"
+
+
+def test_a_tool_that_is_named_and_not_there(machine: Machine) -> None:
+    machine.card("0000:18:00.0")
+    found = machine.probe(nvidia_smi="/nowhere/nvidia-smi")
+    assert found["nvidia"]["smi"] is None
+    assert found["unknown"]["gpus.nvidia"] == "/nowhere/nvidia-smi is no program"
 
 
 def test_a_fact_that_fails_is_null_with_its_reason(machine: Machine) -> None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from llmgw.admin.client import AdminClient, part
 from llmgw.cli import session
 from llmgw.cli.answers import Answers
-from llmgw.cli.board import Board, board
+from llmgw.cli.board import LOOK, Board, board
 from llmgw.cli.check import Finding, report
 from llmgw.cli.output import Seconds, say
 from llmgw.config.home import host_name
@@ -207,6 +207,7 @@ def _first_contact(
         wait=options["ssh_wait"],
         ports=settings.engine_ports,
         by=_whose(),
+        pins=session.home().known_hosts,
     )
     return Story(wish, me, login=login, user=settings.ssh.user, operator=answers)
 
@@ -249,7 +250,7 @@ async def _check(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
     """Looks at machines that are no nodes yet. Needs no control plane; writes nothing here or there."""
     settings = load_settings(session.home())
     findings: list[Finding] = []
-    with board(hosts, as_json=False) as shown:
+    with board(hosts, steps=LOOK) as shown:
 
         async def one(host: str) -> None:
             story = _first_contact(settings, host, options, shown, None, _node_options(options), {})
@@ -259,7 +260,7 @@ async def _check(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
                 shown.failed(host, exc.message)
                 findings.append(Finding(host, (), exc))
                 return
-            shown.tell(host, "ready", "looked at; nothing was written")
+            shown.tell(host, "done", "looked at; nothing was written")
             findings.append(Finding(host, found.problems, None))
 
         await asyncio.gather(*(one(host) for host in hosts))

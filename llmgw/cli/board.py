@@ -29,9 +29,11 @@ STEPS = {
     "key": "our key on it",
     "prove": "we come back alone",
     "join": "taken in",
-    "engines": "engines",
-    "ready": "ready",
+    "engines": "installed and seen to run",
+    "ready": "takes replicas",
 }
+LOOK = ("reach", "identify", "preflight")
+"""The steps of a check."""
 _MARKS = {"done": "[green]✔[/green]", "failed": "[red]✘[/red]", "open": "[dim]·[/dim]", "doubt": "[yellow]![/yellow]"}
 _COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
 
@@ -48,12 +50,14 @@ class Board(Protocol):
         ...
 
 
-def board(hosts: Sequence[str], *, as_json: bool) -> contextlib.AbstractContextManager[Board]:
+def board(
+    hosts: Sequence[str], *, as_json: bool = False, steps: Sequence[str] = tuple(STEPS)
+) -> contextlib.AbstractContextManager[Board]:
     """The one that fits: a checklist where a person looks at both ends."""
     if as_json:
         return contextlib.nullcontext(JsonLines())
     if sys.stderr.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        return _live(Checklist(hosts))
+        return _live(Checklist(hosts, steps))
     return contextlib.nullcontext(Lines(hosts))
 
 
@@ -81,7 +85,12 @@ class Lines:
         self._alone = asyncio.Lock()
 
     def tell(self, host: str, step: str, text: str, **more: Any) -> None:
-        click.echo(f"{host:<{self._width}}  {step:<9}  {clean(text)}", err=True)
+        if more.get("severity") == "note":
+            return  # counted at the end of the step; `node check` tells them
+        severity = f"{more['severity']}: " if "severity" in more else ""
+        click.echo(f"{host:<{self._width}}  {step:<9}  {severity}{clean(text)}", err=True)
+        if more.get("fix"):
+            click.echo(f"{'':<{self._width}}  {'':<9}  ↳ {clean(more['fix'])}", err=True)
 
     def failed(self, host: str, text: str) -> None:
         self.tell(host, "failed", text)
@@ -96,8 +105,8 @@ class Checklist:
 
     interactive = True
 
-    def __init__(self, hosts: Sequence[str]) -> None:
-        self._hosts = {host: _Host(host) for host in hosts}
+    def __init__(self, hosts: Sequence[str], steps: Sequence[str]) -> None:
+        self._hosts = {host: _Host(host, steps) for host in hosts}
         self._alone = asyncio.Lock()
         self.console = Console(stderr=True, highlight=False, no_color="NO_COLOR" in os.environ or None)
         self.live: Live | None = None
@@ -111,7 +120,9 @@ class Checklist:
     async def ask(self, question: Callable[[], T]) -> T:
         async with self._alone:
             if self.live is not None:
+                self.live.transient = True  # what stands above a question shall not stand there twice
                 self.live.stop()
+                self.live.transient = False
             try:
                 return await asyncio.to_thread(question)
             finally:
@@ -124,8 +135,9 @@ class Checklist:
 
 
 class _Host:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, steps: Sequence[str]) -> None:
         self._name = name
+        self._order = list(steps)
         self._steps: dict[str, str] = {}
         self._findings: list[tuple[str, str, str]] = []
         self._now = "reach"
@@ -137,6 +149,9 @@ class _Host:
         if "severity" in more:
             self._findings.append((more["severity"], text, more.get("fix", "")))
             return
+        if step not in self._order:
+            self._end = "done"
+            return
         self._now, self._steps[step] = step, clean(text)
         if step == "ready":
             self._end = "done"
@@ -146,14 +161,13 @@ class _Host:
         self._steps[self._now] = clean(text)
 
     def _mark(self, step: str) -> RenderableType:
-        order = list(STEPS)
         if step == self._now and not self._end:
             return self._spinner
         if step == self._now and self._end == "failed":
             return _MARKS["failed"]
         if step == "preflight" and any(severity != "note" for severity, *_ in self._findings):
             return _MARKS["doubt"]
-        reached = order.index(step) <= order.index(self._now)
+        reached = self._order.index(step) <= self._order.index(self._now)
         return _MARKS["done"] if reached else _MARKS["open"]
 
     def whole(self) -> RenderableType:
@@ -162,15 +176,17 @@ class _Host:
         grid.add_column(width=1)
         grid.add_column(width=10, no_wrap=True)
         grid.add_column(overflow="fold")
-        for step, meaning in STEPS.items():
+        for step in self._order:
             if step == "decide" and step not in self._steps:
                 continue
             text = self._steps.get(step)
-            shown = escape(text) if text is not None else f"[dim]{meaning}[/dim]"
+            shown = escape(text) if text is not None else f"[dim]{STEPS[step]}[/dim]"
             grid.add_row(self._mark(step), step, shown)
             if step == "preflight":
-                for severity, said, _ in self._findings:
-                    grid.add_row("", "", f"[{_COLOURS[severity]}]{escape(clean(said))}[/]")
+                for severity, said, fix in self._findings:
+                    if severity != "note":
+                        grid.add_row("", severity, f"[{_COLOURS[severity]}]{escape(clean(said))}[/]")
+                        grid.add_row("", "", f"[dim]↳ {escape(clean(fix))}[/dim]")
         return Group(f"[bold]{escape(self._name)}[/bold]", grid)
 
     def line(self) -> RenderableType:

@@ -67,6 +67,8 @@ class Wish:
     """Seconds to wait for sshd. None: not for the first answer, and three minutes for one that was there before."""
     ports: tuple[int, int] = (41000, 41999)
     by: str | None = None
+    pins: Path | None = None
+    """The control plane's own known_hosts: a node that is added again must show the key it has shown before."""
 
 
 SECOND_WAIT = 180.0
@@ -144,6 +146,8 @@ class Story:
         if self._wish.fingerprint is not None:
             return await connect(address, login=login, host_key=None, ask=self._demand)
         files = [path.expanduser() for path in KNOWN_HOSTS]
+        if self._wish.pins is not None and (pinned := operator_known_keys(address, [self._wish.pins])):
+            return await connect(address, login=login, host_key=pinned[0])
         if known := operator_known_keys(address, files):
             return await connect(address, login=login, host_key=known[0])
         authorities = operator_authorities(address, files)
@@ -166,11 +170,7 @@ class Story:
         if found.probe is not None:
             await self._say("identify", _in_a_line(found.probe))
         for problem in found.problems:
-            await self._say(
-                "preflight",
-                f"{problem.severity}: {problem.message} {problem.fix}".rstrip(),
-                **problem.model_dump(exclude={"message"}),
-            )
+            await self._say("preflight", problem.message, **problem.model_dump(exclude={"message"}))
         await self._say("preflight", _counted(found.problems))
         return found
 
@@ -190,6 +190,7 @@ class Story:
         if errors:
             await self._say("decide", f"going on past {', '.join(problem.code for problem in errors)}")
         owner = probe.owner
+        await self._say("decide", "it is free" if owner is None else f"it obeys control plane {owner.controller_id}")
         if owner is not None and self._me and owner.controller_id != self._me.controller_id and not wish.take_over:
             raise Refused(
                 f"{probe.hostname} belongs to another control plane ({owner.controller_id}, term {owner.term}).",

@@ -15,6 +15,8 @@ import probe_storage
 import probe_system
 from probe_facts import Later, fact, unknown
 
+SMI_PLACES = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin", "/run/current-system/sw/bin")  # Windows, Google's nodes, NixOS
+
 
 def owner():
     """Which control plane this node obeys. At first contact its id is not given yet: by default it is the hostname."""
@@ -35,7 +37,7 @@ def kernel_log():
 
 def nvidia(cards, switches, total):
     """(the NVIDIA document or null, its GPUs, rows of the processes on them): null where there is no sign of it."""
-    tool = prelude.args.get("nvidia_smi") or probe_facts.find_tool("nvidia-smi", ("/usr/lib/wsl/lib",))
+    tool = prelude.args.get("nvidia_smi") or probe_facts.find_tool("nvidia-smi", SMI_PLACES)
     tool = tool if tool and os.access(tool, os.X_OK) and os.path.isfile(tool) else None
     if not (tool or switches or has_nvidia(cards) or probe_facts.tegra()):
         return None, [], []

@@ -13,7 +13,8 @@ OLDER = ("index", "uuid", "name", "pci.bus_id", "memory.total", "memory.used", "
          "pcie.link.gen.current", "pcie.link.width.current", "pcie.link.gen.max", "pcie.link.width.max")
 NEWER = ("mig.mode.current", "compute_cap", "fabric.state")  # an older driver refuses a query that names one of these
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/wsl/lib",
-             "/usr/lib/aarch64-linux-gnu/nvidia", "/usr/lib/aarch64-linux-gnu/tegra")
+             "/usr/lib/aarch64-linux-gnu/nvidia", "/usr/lib/aarch64-linux-gnu/tegra", "/usr/local/nvidia/lib64",
+             "/run/opengl-driver/lib")
 COHERENT = re.compile(r"\bG(H|B)[23]00\b")  # a Grace CPU and its GPU are one address space
 SWITCHED = re.compile(r"\bB[123]00\b")  # HGX boards whose NVSwitches are no PCI devices of the host
 LINK = (("generation", "gen.current"), ("width", "width.current"), ("max_generation", "gen.max"),
@@ -85,8 +86,8 @@ def ask_gpus(tool, mine, answer):
     rows, other, status = csv(tool, "--query-gpu=" + ",".join(fields), len(fields))
     while not rows and len(fields) > len(OLDER) and any("not a valid field" in line for line in other):
         named = re.findall(r'"([\w.]+)" is not a valid field', " ".join(other))
-        kept = tuple(field for field in fields if field not in named)
-        fields = kept if len(kept) < len(fields) else OLDER
+        places = [fields.index(name) for name in named if name in fields[len(OLDER):]]
+        fields = fields[:min(places)] if places else OLDER  # whoever does not know one knows none of the newer
         rows, other, status = csv(tool, "--query-gpu=" + ",".join(fields), len(fields))
     for line in other:
         handle = HANDLE.search(line)

@@ -232,6 +232,33 @@ def test_a_part_is_compiled_only_where_it_is_needed_and_named_in_a_traceback(mac
     assert found["cpu"]["model"] == "Intel(R) Xeon(R) Silver 4310"
 
 
+def test_tools_speak_english_and_leave_no_cache_behind(machine: Machine) -> None:
+    machine.node.env.update(LANG="de_DE.UTF-8", LC_ALL="de_DE.UTF-8")
+    machine.smi(H100, body=f"env > {machine.base}/env")
+    machine.probe()
+    told = dict(line.partition("=")[::2] for line in (machine.base / "env").read_text().splitlines())
+    assert (told["LC_ALL"], told["CUDA_CACHE_DISABLE"], told["__GL_SHADER_DISK_CACHE"]) == ("C", "1", "0")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "exec yes",
+        "head -c 3000000 /dev/zero; exit",
+        "head -c 100000 /dev/urandom; exit",
+        "yes ',,,' | head -n 99999; exit",
+    ],
+    ids=["endless", "zeros", "random", "commas"],
+)
+def test_a_tool_that_prints_rubbish(machine: Machine, body: str) -> None:
+    machine.card("0000:18:00.0")
+    machine.smi(H100, body=body)
+    found = machine.probe(_smi_seconds=1)
+    assert found["nvidia"]["smi_error"]["code"] in ("hangs", "failed", "nothing")
+    assert [each["health"] for each in found["gpus"]] == ["error"]
+    assert len(json.dumps(found)) < 32 << 10
+
+
 def test_a_tool_that_is_named_and_not_there(machine: Machine) -> None:
     machine.card("0000:18:00.0")
     found = machine.probe(nvidia_smi="/nowhere/nvidia-smi")

@@ -15,7 +15,8 @@ import probe_storage
 import probe_system
 from probe_facts import Later, fact, unknown
 
-SMI_PLACES = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin", "/run/current-system/sw/bin")  # Windows, Google's nodes, NixOS
+# Where WSL, Google's nodes and NixOS keep it.
+SMI_PLACES = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin", "/run/current-system/sw/bin")
 
 
 def owner():

@@ -203,7 +203,6 @@ def _first_contact(
         fingerprint=options["trust_key"] or options["fingerprint"],
         trust_key=bool(options["trust_key"]),
         take_over=options["take_over"],
-        despite=options["despite"],
         wait=options["ssh_wait"],
         ports=settings.engine_ports,
         by=_whose(),
@@ -221,6 +220,7 @@ def _node_options(options: dict[str, Any]) -> NodeOptions:
             ib_root=options["ib_root"],
             engines=pairs(options["engines"], "--engine"),
             fabrics={name: tuple(filter(None, text.split(","))) for name, text in fabrics.items()},
+            despite=options["despite"],
             own_key=not options["no_key"],
             identities=tuple(str(Path(one).expanduser().absolute()) for one in options["identities"])
             if options["no_key"]

@@ -177,8 +177,6 @@ class _Host:
         grid.add_column(width=10, no_wrap=True)
         grid.add_column(overflow="fold")
         for step in self._order:
-            if step == "decide" and step not in self._steps:
-                continue
             text = self._steps.get(step)
             shown = escape(text) if text is not None else f"[dim]{STEPS[step]}[/dim]"
             grid.add_row(self._mark(step), step, shown)

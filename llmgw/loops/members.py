@@ -40,6 +40,7 @@ def join(tx: Tx, name: str, wish: Join) -> Joined:
             options=wish.options,
             labels=wish.labels,
             machine_id=wish.machine_id,
+            boot_id=wish.boot_id,
             created=wish.created,
             adding_by=wish.by,
             added_at=tx.now,
@@ -97,6 +98,7 @@ def merged(known: Node, given: NodeOptions) -> NodeOptions:
             code="root_changed",
         )
     said.pop("root", None)
+    said |= {"own_key": given.own_key, "identities": given.identities}  # how this very add left things
     if "engines" in said:
         said["engines"] = {**known.options.engines, **given.engines}
     return known.options.model_copy(update=said)

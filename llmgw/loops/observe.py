@@ -162,7 +162,7 @@ def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object], off: f
         boot_id=probe.boot_id,
         root=probe.root.path,
         python=probe.python.executable,
-        problems=tuple(judge(probe, outside=outside, node_id=node, ports=ports)),
+        problems=tuple(judge(probe, outside=outside, node_id=node, ports=ports, accepted=now.options.despite)),
         probed_at=tx.now,
         seen_at=tx.now,
     )

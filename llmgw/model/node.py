@@ -82,6 +82,8 @@ class NodeOptions(Record):
     """Engines named by path on purpose: `{"llamacpp": "/opt/llama.cpp/bin/llama-server"}`."""
     fabrics: dict[str, tuple[str, ...]] = {}
     """Name of a fabric → this node's adapters on it: `{"ib0": ("mlx5_0", "mlx5_1")}`."""
+    despite: tuple[str, ...] = ()
+    """Codes of errors that the operator has accepted: they count as warnings."""
     own_key: bool = True
     """False: the control plane's key was not left there; it comes with the operator's keys, as this user's ssh does."""
     identities: tuple[str, ...] = ()

@@ -85,7 +85,7 @@ async def examine(
         fabrics=options.fabrics,
     )
     preflight = found if isinstance(found, Preflight) else None
-    problems = judge(probe, preflight, outside, node_id=node_id, ports=ports)
+    problems = judge(probe, preflight, outside, node_id=node_id, ports=ports, accepted=options.despite)
     if isinstance(found, LlmgwError):
         problems.append(Problem(code="preflight_failed", severity="warning", message=found.message, fix=found.fix))
     return Examined(probe, document, preflight, outside, tuple(problems))

@@ -61,8 +61,6 @@ class Wish:
     trust_key: bool = False
     """It is a changed key, and the operator accepts it."""
     take_over: bool = False
-    despite: tuple[str, ...] = ()
-    """Codes of errors that are known and accepted."""
     wait: float | None = None
     """Seconds to wait for sshd. None: not for the first answer, and three minutes for one that was there before."""
     ports: tuple[int, int] = (41000, 41999)
@@ -99,8 +97,8 @@ class Story:
         """
         async with self._reached() as connection:
             found = await self._examined(connection, machines)
-            probe = await self._decided(found)
-            options = await self._with_fabrics(probe)
+            probe, accepted = await self._decided(found)
+            options = await self._with_fabrics(probe, accepted)
             created: tuple[str, ...] = ()
             if options.own_key:
                 created = await self._leave_key(connection)
@@ -174,18 +172,16 @@ class Story:
         await self._say("preflight", _counted(found.problems))
         return found
 
-    async def _decided(self, found: Examined) -> Probe:
-        """Goes on, or ends the story before anything was written."""
-        wish = self._wish
-        errors = [problem for problem in found.errors if problem.code not in wish.despite]
-        probe = found.probe
+    async def _decided(self, found: Examined) -> tuple[Probe, tuple[str, ...]]:
+        """Goes on, with the codes of the errors that were accepted; or ends the story before anything was written."""
+        wish, errors, probe = self._wish, found.errors, found.probe
         if errors and (probe is None or not await self._operator.go_on(errors)):
             first = errors[0]
             more = f" ({len(errors) - 1} more errors above)" if len(errors) > 1 else ""
             name = probe.hostname if probe is not None else wish.target
-            raise Refused(
-                f"{name} cannot serve: {first.message}.{more}", fix=first.fix or "Mend that first.", code=first.code
-            )
+            despite = f" Or add --despite {first.code}." if probe is not None else ""
+            fix = f"{(first.fix or 'Mend that first').rstrip('.')}.{despite}"
+            raise Refused(f"{name} cannot serve: {first.message}.{more}", fix=fix, code=first.code)
         assert probe is not None  # without one there is an error, and nothing to go on with
         if errors:
             await self._say("decide", f"going on past {', '.join(problem.code for problem in errors)}")
@@ -197,10 +193,11 @@ class Story:
                 fix="Remove it there first; add --take-over if that one is gone for good.",
                 code="foreign_controller",
             )
-        return probe
+        return probe, tuple(problem.code for problem in errors)
 
-    async def _with_fabrics(self, probe: Probe) -> NodeOptions:
+    async def _with_fabrics(self, probe: Probe, accepted: tuple[str, ...]) -> NodeOptions:
         options = self._wish.options
+        options = options.model_copy(update={"despite": (*options.despite, *accepted)})
         found = groups(probe)
         if found and not options.fabrics and (fabrics := await self._operator.fabrics(found)):
             options = options.model_copy(update={"fabrics": fabrics})

@@ -33,7 +33,7 @@ async def effective(node: Node, login: Login) -> list[SshSetting]:
 
     def told(setting: str, value: Any, attribute: str) -> SshSetting:
         here, bare = getattr(configured, attribute), getattr(plain, attribute)
-        source = files if value == here != bare else "default" if value == bare else SAID
+        source = SAID if value != here else "default" if here == bare else files
         return SshSetting(name=setting, value=str(value), source=source)
 
     found = [

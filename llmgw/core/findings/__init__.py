@@ -3,6 +3,8 @@ found out. The scripts bring facts, here they are judged; `docs/findings.md` lis
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from llmgw.core.findings import (  # noqa: F401 (each module's rules register themselves, in the order they are told)
     account,
     cards,
@@ -31,20 +33,23 @@ def judge(
     *,
     node_id: str | None = None,
     ports: tuple[int, int] | None = None,
+    accepted: Collection[str] = (),
 ) -> list[Problem]:
     """Every finding that these facts give, the worst first, one a rule.
 
     A document that was not asked for is None: what only it could tell is not judged. `node_id` is the name that the
-    node has or shall have, None where it is to be its hostname.
+    node has or shall have, None where it is to be its hostname. Errors that the operator has `accepted`, by their code,
+    are warnings.
     """
     facts = Facts(probe, preflight, outside or Surroundings(), node_id, ports)
     found = []
-    for rule in sorted(RULES, key=lambda rule: ORDER[rule.severity]):
+    for rule in RULES:
         said = rule.find(facts)
         if said is not None:
             message, fix = (said, rule.fix) if isinstance(said, str) else said
-            found.append(Problem(code=rule.code, severity=rule.severity, message=_plain(message), fix=_plain(fix)))
-    return found
+            severity = "warning" if rule.severity == "error" and rule.code in accepted else rule.severity
+            found.append(Problem(code=rule.code, severity=severity, message=_plain(message), fix=_plain(fix)))
+    return sorted(found, key=lambda problem: ORDER[problem.severity])
 
 
 def _plain(text: str) -> str:

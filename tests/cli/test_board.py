@@ -71,7 +71,9 @@ def test_many_hosts_are_a_line_each() -> None:
     checklist.tell("gpu1", "preflight", "only 900 MB free", **WARNING)
     checklist.failed("gpu2", "nothing listens")
     one, two = seen(checklist, width=100)
-    assert "gpu1" in one and "engines" in one and "3 of 33 MB (1 finding)" in one
+    assert "gpu1" in one
+    assert "engines" in one
+    assert "3 of 33 MB (1 finding)" in one
     assert two.startswith("✘ gpu2")
 
 

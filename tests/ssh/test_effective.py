@@ -61,7 +61,8 @@ async def test_what_was_typed_wins_and_says_so(login: Login, shared_sshd) -> Non
 async def test_a_plain_host(login: Login, shared_sshd) -> None:
     address = await resolve("10.0.0.9", login=login, user="root")
     found = await shown(address, login, shared_sshd.host_key)
-    assert "Host" not in found and "ProxyJump" not in found
+    assert "Host" not in found
+    assert "ProxyJump" not in found
     assert found["HostName"] == ("10.0.0.9", "default")
     assert found["Port"] == ("22", "default")
 

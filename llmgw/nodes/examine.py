@@ -107,6 +107,8 @@ async def _preflight(
 def _mute(exc: LlmgwError, way: Way) -> Examined:
     """A login that runs no script: what it said instead is all there is to judge by."""
     said = str(exc.data.get("stderr") or exc.data.get("noise") or "") or way.noise
+    if exc.code == "no_python":
+        said = exc.message
     outside = Surroundings(refusal=said)
     problems = judge(None, None, outside)
     if not any(problem.severity == "error" for problem in problems):

@@ -32,6 +32,15 @@ def run(*argv: str, check: bool = True) -> str:
     return done.stdout
 
 
+SSHD = (
+    "/usr/sbin/sshd -D -e -o UsePAM=no -o PrintMotd=no -o PrintLastLog=no -o PermitRootLogin=prohibit-password "
+    "-o HostKey=/etc/ssh/ssh_host_ed25519_key -o PidFile=/run/sshd.pid -o LogLevel=ERROR"
+)
+DROPBEAR = "/usr/sbin/dropbear -F -E -p 22 -r /etc/ssh/dropbear_key"
+UID = 1200
+"""Of the user without root that a node may have beside it."""
+
+
 @dataclass
 class Machine:
     """One node. `upper` is the copy-on-write layer: what was written on it."""
@@ -41,9 +50,18 @@ class Machine:
     folder: Path
     init: subprocess.Popen[bytes] | None = None
     sshd_options: list[str] = field(default_factory=list)
+    """Given to sshd on its command line, before the fleet's own: of two, sshd takes the first."""
     binds: dict[str, str] = field(default_factory=dict)
     """Files or trees of ours laid over paths of the node: `{"/usr/bin/nvidia-smi": "/…/fake"}`."""
     boot_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    server: str = SSHD
+    """What is process 1 and listens at port 22."""
+    user: str = "root"
+    """Whom one logs in as."""
+    operator_key: str = ""
+    """The public key that gets in."""
+    mounted: list[str] = field(default_factory=list)
+    """Folders of the node that lie on file systems of their own: what is written there is not in `upper`."""
 
     @property
     def namespace(self) -> str:
@@ -54,6 +72,15 @@ class Machine:
         return f"lg{self.address.rpartition('.')[2]}"
 
     @property
+    def target(self) -> str:
+        """What is typed after `node add`."""
+        return f"{self.user}@{self.address}"
+
+    @property
+    def home(self) -> str:
+        return "/root" if self.user == "root" else f"/home/{self.user}"
+
+    @property
     def root(self) -> Path:
         return self.folder / "root"
 
@@ -62,6 +89,7 @@ class Machine:
         return self.folder / "upper"
 
     def prepare(self, authorized_key: str) -> None:
+        self.operator_key = authorized_key
         for part in ("root", "upper", "work", "bind"):
             (self.folder / part).mkdir(parents=True)
         etc = self.upper / "etc"
@@ -79,6 +107,37 @@ class Machine:
         os.setxattr(home, "trusted.overlay.opaque", b"y")
         self._network()
 
+    def write(self, path: str, text: str, *, mode: int = 0o644, mine: bool = False) -> None:
+        """Puts a file on the node's disk before it boots; `mine` gives it to the user."""
+        file = self.upper / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+        if mine and self.user != "root":
+            os.chown(file, UID, UID)
+
+    def account(
+        self, shell: str = "/bin/bash", *, user: str = "op", password: str = "*", key: str | None = None
+    ) -> None:
+        """Makes a user without root the one that is logged in to. `password` as in shadow(5), `key` in place of the
+        operator's.
+        """
+        self.user = user
+        for name, line in (
+            ("passwd", f"{user}:x:{UID}:{UID}::/home/{user}:{shell}"),
+            ("group", f"{user}:x:{UID}:"),
+            ("shadow", f"{user}:{password}:19000:0:99999:7:::"),
+        ):
+            there = Path("/etc", name)
+            self.write(f"/etc/{name}", there.read_text() + line + "\n", mode=there.stat().st_mode & 0o777)
+        home = self.upper / "home" / user
+        (home / ".ssh").mkdir(parents=True, mode=0o700)
+        line = self.operator_key if key is None else key
+        if line:
+            self.write(f"/home/{user}/.ssh/authorized_keys", line + "\n", mode=0o600)
+        for path in (home, *home.rglob("*")):
+            os.chown(path, UID, UID)
+
     def _network(self) -> None:
         run("ip", "netns", "add", self.namespace)
         run("ip", "link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns", self.namespace)
@@ -88,14 +147,17 @@ class Machine:
         run(*inside, "link", "set", "eth0", "up")
         run(*inside, "link", "set", "lo", "up")
 
-    def boot(self, *, new_boot_id: bool = False) -> None:
+    def boot(self, *, new_boot_id: bool = False, wait: bool = True) -> None:
         """Starts init and sshd; returns when sshd answers."""
         if new_boot_id:
             self.boot_id = str(uuid.uuid4())
         (self.folder / "bind/boot_id").write_text(self.boot_id + "\n")
-        root, options = self.root, " ".join(f"-o {option}" for option in self.sshd_options)
+        root = self.root
+        program, _, rest = self.server.partition(" ")
+        server = " ".join((program, *(f"-o {option}" for option in self.sshd_options), rest))
         binds = "\n".join(
-            f'[ -e "{root}{target}" ] || touch "{root}{target}"; mount --bind "{source}" "{root}{target}"'
+            f'[ -e "{root}{target}" ] || {"mkdir -p" if Path(source).is_dir() else "touch"} "{root}{target}"; '
+            f'mount --bind "{source}" "{root}{target}"'
             for target, source in self.binds.items()
         )
         script = textwrap.dedent(f"""
@@ -112,9 +174,7 @@ class Machine:
             """)
         script += binds + textwrap.dedent(f"""
             cd {root}
-            exec chroot {root} /usr/sbin/sshd -D -e -o UsePAM=no -o PrintMotd=no -o PrintLastLog=no \\
-              -o PermitRootLogin=prohibit-password -o HostKey=/etc/ssh/ssh_host_ed25519_key \\
-              -o PidFile=/run/sshd.pid -o LogLevel=ERROR {options}
+            exec chroot {root} {server}
             """)
         clean = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
         inner = ("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
@@ -125,9 +185,10 @@ class Machine:
             stdout=subprocess.DEVNULL,
             stderr=(self.folder / "boot.log").open("ab"),
         )
-        self._await_sshd()
+        if wait:
+            self.await_sshd()
 
-    def _await_sshd(self) -> None:
+    def await_sshd(self) -> None:
         end = time.monotonic() + 10
         while time.monotonic() < end:
             try:
@@ -162,12 +223,12 @@ class Machine:
 
     def processes(self, pattern: str) -> list[int]:
         """Pids, as the node sees them, of processes whose command line matches `pattern`, waiters left out."""
-        found = []
-        for line in self.shell("cat /proc/[0-9]*/stat 2>/dev/null | cut -d' ' -f1").split():
-            words = self.shell(f"tr '\\0' ' ' < /proc/{line}/cmdline 2>/dev/null || true")
-            if pattern in words and "llmgw-waiter" not in words:
-                found.append(int(line))
-        return found
+        return sorted(pid for pid, words in self._command_lines() if pattern in words and "llmgw-waiter" not in words)
+
+    def _command_lines(self) -> list[tuple[int, str]]:
+        each = "for p in /proc/[0-9]*; do echo; echo ${p#/proc/} $(tr '\\0' ' ' < $p/cmdline); done 2>/dev/null"
+        rows = [line.partition(" ") for line in self.shell(each).splitlines()]
+        return [(int(pid), words) for pid, _, words in rows if pid.isdigit()]
 
     def engines(self) -> list[int]:
         """Pids, as the node sees them, of living engines."""
@@ -199,6 +260,9 @@ class Machine:
             if path.is_file() and not path.is_symlink():
                 kind += " " + hashlib.sha256(path.read_bytes()).hexdigest()[:16]
             found[name] = kind
+        for folder in self.mounted:
+            listed = self.shell(f"find {folder} -type d -printf '%p\\t%m\\n' -o -printf '%p\\t%y %m %s %T@\\n'")
+            found |= dict(line.split("\t", 1) for line in listed.splitlines())
         return found
 
     def destroy(self) -> None:
@@ -225,15 +289,24 @@ class Fleet:
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key))
 
     def add(self, name: str, *, sshd_options: list[str] | None = None, boot: bool = True) -> Machine:
-        number = 11 + len(self.machines)
+        taken = {machine.address for machine in self.machines}
+        number = next(number for number in range(11, 255) if f"{NET}.{number}" not in taken)
         machine = Machine(name, f"{NET}.{number}", self.folder / name, sshd_options=sshd_options or [])
         run("ip", "netns", "del", machine.namespace, check=False)  # what a killed run left behind
         run("ip", "link", "del", machine.link, check=False)
         self.machines.append(machine)
-        machine.prepare(self.key.with_suffix(".pub").read_text().strip())
+        machine.prepare(self.public_key)
         if boot:
             machine.boot()
         return machine
+
+    def remove(self, machine: Machine) -> None:
+        machine.destroy()
+        self.machines.remove(machine)
+
+    @property
+    def public_key(self) -> str:
+        return self.key.with_suffix(".pub").read_text().strip()
 
     def destroy(self) -> None:
         for machine in self.machines:

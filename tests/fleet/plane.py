@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,18 @@ class Plane:
 
     def json(self, *words: str) -> Any:
         return json.loads(self.llmgw(*words, "--json").stdout)
+
+    def admin(self, path: str) -> Any:
+        """What the admin API answers: as `json`, without the start of a process."""
+        token = (self.home / "admin.token").read_text().strip()
+        url = f"http://127.0.0.1:{self.admin_port}/api/v1{path}"
+        request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def served(self) -> dict[str, int]:
+        """Replica → requests it has answered."""
+        return dict(self.admin("/snapshot")["served"])
 
     def log_tail(self) -> str:
         return self.log.read_text()[-3000:] if self.log.exists() else ""

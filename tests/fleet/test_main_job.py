@@ -49,22 +49,10 @@ def test_three_nodes_answer_with_the_real_engine(real_plane: Plane, machines, ad
         # Nothing listens but sshd and the engine, and that on loopback only.
         others = [(where, program) for where, program in machine.listeners() if program != "sshd"]
         assert [where for where, _ in others] == [f"127.0.0.1:{served[machine.name]}"]
-    counts = _served(real_plane)
+    counts = real_plane.served()
     assert len(counts) == 3
     assert sum(counts.values()) == 200
     assert min(counts.values()) > 20
-
-
-def _served(plane: Plane) -> dict[str, int]:
-    import urllib.request
-
-    token = (plane.home / "admin.token").read_text().strip()
-    url = f"http://127.0.0.1:{plane.admin_port}/api/v1/snapshot"
-    request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"})
-    import json
-
-    with urllib.request.urlopen(request) as answer:
-        return dict(json.load(answer)["served"])
 
 
 def test_nodes_are_added_without_a_server(plane: Plane, machines, add):
@@ -81,4 +69,4 @@ def test_the_simulated_engine_serves_three_replicas(plane: Plane, machines, add,
     plane.add_model(tmp_path, sim("echo", replicas=3))
     answers = asyncio.run(ask(plane, plane.key(), "echo", 60))
     assert all(answers)
-    assert len(_served(plane)) == 3
+    assert len(plane.served()) == 3

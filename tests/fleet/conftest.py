@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,25 +57,32 @@ def machines(fleet: Fleet) -> Iterator[list[Machine]]:
 
 
 @pytest.fixture
-def plane(fleet: Fleet, tmp_path: Path, mirror: Path) -> Iterator[Plane]:
-    """A control plane with the simulated engine, not started yet."""
-    made = _plane(fleet, tmp_path, mirror, {"sim": ["builtin"]})
-    yield made
-    made.close()
+def make_plane(fleet: Fleet, tmp_path: Path, mirror: Path) -> Iterator[Callable[..., Plane]]:
+    """`make_plane(engines, **settings)` is a control plane, not started yet."""
+    made: list[Plane] = []
+
+    def make(engines: dict[str, list[str]], **settings: Any) -> Plane:
+        folder = tmp_path / f"plane{len(made)}" if made else tmp_path
+        user_home = folder / "operator"
+        user_home.mkdir(parents=True)
+        made.append(Plane(folder / "home", engines=engines, mirror=mirror, user_home=user_home, **settings))
+        return made[-1]
+
+    yield make
+    for plane in made:
+        plane.close()
 
 
 @pytest.fixture
-def real_plane(fleet: Fleet, tmp_path: Path, mirror: Path) -> Iterator[Plane]:
+def plane(make_plane: Callable[..., Plane]) -> Plane:
+    """A control plane with the simulated engine, not started yet."""
+    return make_plane({"sim": ["builtin"]})
+
+
+@pytest.fixture
+def real_plane(make_plane: Callable[..., Plane]) -> Plane:
     """A control plane with the real llama.cpp engine."""
-    made = _plane(fleet, tmp_path, mirror, {"llamacpp": [LLAMACPP]})
-    yield made
-    made.close()
-
-
-def _plane(fleet: Fleet, tmp_path: Path, mirror: Path, engines: dict[str, list[str]]) -> Plane:
-    user_home = tmp_path / "operator"
-    user_home.mkdir()
-    return Plane(tmp_path / "home", engines=engines, mirror=mirror, user_home=user_home)
+    return make_plane({"llamacpp": [LLAMACPP]})
 
 
 @pytest.fixture

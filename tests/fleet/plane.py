@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
+import select
 import signal
 import socket
 import subprocess
@@ -93,6 +96,38 @@ class Plane:
             )
         return done
 
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        """Starts a command; `communicate` gives what it said."""
+        return subprocess.Popen(
+            (LLMGW, *words), env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def typed(self, *words: str, answers: list[tuple[str, str]], limit: float = 60) -> tuple[int, str]:
+        """Runs a command in a terminal and types each answer when its question is on the screen.
+
+        Exit status and all that the terminal showed.
+        """
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execve(LLMGW, (LLMGW, *words), {**self.environ, "TERM": "xterm"})
+        shown, seen, end = "", 0, time.monotonic() + limit
+        waiting = list(answers)
+        try:
+            while time.monotonic() < end:
+                if select.select([terminal], [], [], 0.5)[0]:
+                    try:
+                        shown += os.read(terminal, 65536).decode("utf-8", "replace")
+                    except OSError:  # the other end is closed
+                        break
+                if waiting and (found := re.search(waiting[0][0], shown[seen:])):
+                    seen += found.end()
+                    os.write(terminal, waiting.pop(0)[1].encode() + b"\n")
+            else:
+                os.kill(pid, signal.SIGKILL)
+        finally:
+            os.close(terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown
+
     def json(self, *words: str) -> Any:
         return json.loads(self.llmgw(*words, "--json").stdout)
 
@@ -112,8 +147,11 @@ class Plane:
         return self.log.read_text()[-3000:] if self.log.exists() else ""
 
     def replicas(self, model: str | None = None) -> list[dict[str, Any]]:
-        found = self.json("ctl", "replicas")["replicas"]
+        found = self.admin("/snapshot")["replicas"]
         return [one for one in found if model is None or one["model"] == model]
+
+    def node(self, name: str) -> dict[str, Any]:
+        return next(one for one in self.admin("/snapshot")["nodes"] if one["id"] == name)
 
     def ready(self, model: str) -> list[dict[str, Any]]:
         return [one for one in self.replicas(model) if one["state"] == "ready"]

@@ -6,6 +6,7 @@ entry is tried on a real SSH server by test_surroundings.py, or by the test that
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from tests.fleet.machines import DROPBEAR, Machine, run
 
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketime.so.1")), "libfaketime")
 
 
 def nothing(machine: Machine) -> None:
@@ -50,10 +51,24 @@ class Surrounding:
     """Where it is tried, when not by test_surroundings.py: `test_links.py::test_…`."""
 
     @property
+    def title(self) -> str:
+        return self.what[0].upper() + self.what[1:] if " " in self.what else f"`{self.what}`"
+
+    @property
     def name(self) -> str:
         """Fit for a hostname."""
         return re.sub(r"[^a-z0-9]+", "-", self.what.lower()).strip("-")[:40].strip("-")
 
+
+GROUPS = {
+    "shell": "Login shells",
+    "login": "What a login does",
+    "python": "Python",
+    "disk": "Disks and homes",
+    "sshd": "SSH servers",
+    "way": "The way to it",
+    "system": "The system",
+}
 
 # How machines are made so.
 
@@ -183,6 +198,11 @@ def banner(machine: Machine) -> None:
     machine.write("/etc/ssh/banner", "Authorised use only.\n" * 40)
 
 
+def motd(machine: Machine) -> None:
+    user(_bashrc="cat /etc/motd\n")(machine)
+    machine.write("/etc/motd", "\n  * Documentation: https://help.example.com\n\n0 updates can be applied.\n")
+
+
 PASSWORD = "correct horse"
 SMALL_HOME = (
     "cp -a $HOME /tmp/home; mount -t tmpfs -o size=2m,mode=700,uid=1200,gid=1200 tmpfs $HOME; "
@@ -258,10 +278,9 @@ NOISE = [
         "login",
         "a message of the day that a start-up file prints",
         "It serves.",
-        user(_bashrc="cat /etc/motd\n", _hushlogin=""),
+        motd,
         code="login_noise",
         severity="note",
-        needs="/etc/motd",
     ),
     Surrounding(
         "login",
@@ -413,6 +432,13 @@ DISKS = [
     ),
     Surrounding("disk", "a home shared by two nodes", "Both serve; each keeps a folder of its own in it.", shared_home),
     Surrounding("disk", "the second node of a shared home", "Both serve.", shared_home),
+    Surrounding(
+        "disk",
+        "a root on a full disk",
+        "It becomes a node without the engine; the event says how much is missing.",
+        do="Free space, or name a --root on a larger disk.",
+        test="test_bad_hosts.py::test_a_full_disk_on_the_node_is_told_by_install",
+    ),
 ]
 
 SERVERS = [

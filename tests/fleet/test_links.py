@@ -18,8 +18,9 @@ def ask(plane: Plane, key: str, model: str = "echo", **more) -> str:
     return reply.choices[0].message.content or ""
 
 
-def test_a_cut_link_loses_the_replica_and_adopts_it_again(plane: Plane, machines, add, tmp_path: Path):
+def test_a_cut_link_loses_the_replica_and_adopts_it_again(make_plane, machines, add, tmp_path: Path):
     alpha = machines[0]
+    plane = make_plane({"sim": ["builtin"]}, ssh={"keepalive": 2})
     plane.start()
     add(plane, alpha)
     plane.add_model(tmp_path, sim("echo"))

@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -21,82 +19,14 @@ from typing import Any
 
 import pytest
 
+from .account import ASKED, FREE, PASSWORD, PLAIN, TTY, Account, an_account, needs_sudo
 from .conftest import Node, ScriptError
-
-NEEDED = ("sudo", "useradd", "userdel", "chpasswd", "setpriv")
-PLACES = "/usr/sbin:/usr/bin:/sbin:/bin"
-PASSWORD = f"geh3im wort-{secrets.token_hex(4)} ä%p"
-ABSENT = [name for name in NEEDED if shutil.which(name, path=PLACES) is None]
-
-needs_sudo = pytest.mark.skipif(
-    os.geteuid() != 0 or bool(ABSENT), reason=f"makes an account and gives it sudo: root only, and {NEEDED}"
-)
-
-
-class Account(Node):
-    """A login that is not root, with the sudo that a test gives it. Stand-ins for the system's tools lie in `tools`."""
-
-    def __init__(self, base: Path) -> None:
-        (base / "home").mkdir()
-        super().__init__(base / "home")
-        self.use("/usr/bin/python3")
-        self.name = f"llmgw{os.getpid()}"
-        self.sudoers = Path(f"/etc/sudoers.d/llmgw-test-{self.name}")
-        self.tools, self.record = base / "tools", base / "record"
-        self.tools.mkdir()
-        subprocess.run(["useradd", "-M", "-d", str(self.home), "-s", "/bin/sh", self.name], check=True)
-        subprocess.run(["chpasswd"], input=f"{self.name}:{PASSWORD}\n".encode(), check=True)
-        shutil.chown(self.home, self.name, self.name)
-        self.login = base / "login"
-        self.within = ""
-        self.enter()
-
-    def enter(self, within: str = "") -> None:
-        """What a login is; `within` stands before it (strace)."""
-        self.login.write_text(
-            f'#!/bin/sh\nexec {within} setpriv --reuid {self.name} --regid {self.name} --init-groups /bin/sh "$@"\n'
-        )
-        self.login.chmod(0o755)
-
-    def may(self, *rules: str) -> None:
-        """The account's lines in sudoers; `USER` stands for its name."""
-        self.sudoers.write_text("".join(rule.replace("USER", self.name) + "\n" for rule in rules))
-        self.sudoers.chmod(0o440)
-
-    def tool(self, name: str, body: str = "") -> None:
-        """A stand-in that records how it was run and as whom."""
-        path = self.tools / name
-        head = f'#!/bin/sh\necho "$(id -un) {name} $*" >> {self.record}\nenv > {self.record}.env\n'
-        path.write_text(f"{head}{body}\n")
-        path.chmod(0o755)
-
-    @property
-    def ran(self) -> list[str]:
-        return self.record.read_text().splitlines() if self.record.exists() else []
-
-    def mend(self, remedy: str, **args: Any) -> Any:
-        return self.call("privileged", **self.asked(remedy, **args))
-
-    def asked(self, remedy: str, **args: Any) -> dict[str, Any]:
-        return {"remedy": remedy, "_places": [str(self.tools)], "shell": str(self.login), **args}
-
-    def end(self) -> None:
-        self.sudoers.unlink(missing_ok=True)
-        subprocess.run(["userdel", "-f", self.name], check=False, capture_output=True)
-        for place in ("/run/sudo/ts", "/var/lib/sudo/lectured", "/var/lib/sudo/ts"):
-            (Path(place) / self.name).unlink(missing_ok=True)
 
 
 @pytest.fixture
 def account() -> Iterator[Account]:
-    base = Path(tempfile.mkdtemp(prefix="llmgw-sudo-"))
-    base.chmod(0o755)
-    made = Account(base)
-    try:
+    with an_account() as made:
         yield made
-    finally:
-        made.end()
-        shutil.rmtree(base)
 
 
 def processes(word: str) -> list[int]:
@@ -121,12 +51,6 @@ def refused(account: Account, *, code: str, remedy: str = "linger", **args: Any)
     assert caught.value.code == code, caught.value.body
     assert PASSWORD not in str(caught.value.body)
     return caught.value.body
-
-
-FREE = "USER ALL=(ALL) NOPASSWD: ALL"
-ASKED = "USER ALL=(ALL) ALL"
-TTY = "Defaults:USER requiretty"
-PLAIN = "Defaults:USER !use_pty"
 
 
 # ---- who may ----
@@ -420,7 +344,7 @@ def test_packages_are_installed_without_a_question(account: Account) -> None:
     assert found["command"] == "apt-get install infiniband-diags libgomp1"
     assert found["said"] == "Setting up"
     (line,) = account.ran
-    assert line.startswith("root apt-get -y -q --no-install-recommends ") or " install -y -q " in line
+    assert line.startswith("root apt-get install -y -q --no-install-recommends ")
     assert line.endswith(" infiniband-diags libgomp1")
     variables = Path(f"{account.record}.env").read_text().splitlines()
     assert {"DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1", "LC_ALL=C"} <= set(variables)

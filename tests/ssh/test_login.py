@@ -241,3 +241,19 @@ async def test_an_authority_vouches_for_the_host(sshd, login: Login, authority: 
         with pytest.raises(Refused) as caught:
             await connect(server.address, login=login, host_key=None, authorities=others)
         assert caught.value.code == "host_key_unknown"
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+async def test_what_the_operators_known_hosts_holds_does_not_go_before_the_pin(
+    server, pinned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncssh reads ~/.ssh/known_hosts by itself where it is given nothing to go by."""
+    address, key, seen = server
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/known_hosts").write_text(f"[{address.host}]:{address.port} {key}\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    other = public_text(asyncssh.generate_private_key("ssh-ed25519")) if pinned else None
+    with pytest.raises(Refused) as caught:
+        await connect(address, login=Login(password=Secret("correct horse")), host_key=other)
+    assert caught.value.code == ("host_key_changed" if pinned else "host_key_unknown")
+    assert seen == []

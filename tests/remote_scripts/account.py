@@ -19,10 +19,12 @@ from .conftest import Node
 NEEDED = ("sudo", "useradd", "userdel", "chpasswd", "setpriv")
 PLACES = "/usr/sbin:/usr/bin:/sbin:/bin"
 PASSWORD = f"geh3im wort-{secrets.token_hex(4)} ä%p"
-ABSENT = [name for name in NEEDED if shutil.which(name, path=PLACES) is None]
+PYTHON = "/usr/bin/python3"
+"""The system's: the account may not look into anybody's home for another."""
+ABSENT = [name for name in (*NEEDED, PYTHON) if shutil.which(name, path=PLACES) is None]
 
 needs_sudo = pytest.mark.skipif(
-    os.geteuid() != 0 or bool(ABSENT), reason=f"makes an account and gives it sudo: root only, and {NEEDED}"
+    os.geteuid() != 0 or bool(ABSENT), reason=f"makes an account and gives it sudo: root only, missing: {ABSENT}"
 )
 
 
@@ -32,7 +34,7 @@ class Account(Node):
     def __init__(self, base: Path) -> None:
         (base / "home").mkdir()
         super().__init__(base / "home")
-        self.use("/usr/bin/python3")
+        self.use(PYTHON)
         self.name = f"llmgw{os.getpid()}"
         self.sudoers = Path(f"/etc/sudoers.d/llmgw-test-{self.name}")
         self.tools, self.record = base / "tools", base / "record"

@@ -17,6 +17,7 @@ _COMMANDS = {
     "chat": ("llmgw.cli.chat", "chat", "Talk to a model from the shell, streaming."),
     "ctl": ("llmgw.cli.ctl", "ctl", "Look at the cluster and steer it."),
     "demo": ("llmgw.cli.demo", "demo", "Everything on this machine: a real engine, a real model, one answer."),
+    "doctor": ("llmgw.cli.doctor", "doctor", "Look this control plane over."),
     "key": ("llmgw.cli.key", "key", "API keys of the endpoint."),
     "model": ("llmgw.cli.model", "model", "The catalog of models."),
     "node": ("llmgw.cli.node", "node", "Machines that serve."),

@@ -44,6 +44,12 @@ def public_key(home: Path) -> str:
     return _public_line_of(ensure_key(home))
 
 
+def present_key(home: Path) -> str:
+    """As `public_key`, but nothing is made or mended. Raises FileNotFoundError, and Refused as `ensure_key`."""
+    _check(home / NAME)
+    return _public_line_of(home / NAME)
+
+
 def public_blob(home: Path) -> str:
     """The base64 part of the public key."""
     return public_key(home).split()[1]

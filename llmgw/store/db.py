@@ -98,7 +98,7 @@ class Store:
             db.conn.execute("PRAGMA synchronous=FULL")
             migrate.apply(db)
         except sqlite3.DatabaseError as exc:
-            raise _translate(exc, self.path) from None
+            raise translate(exc, self.path) from None
         self.path.chmod(0o600)
         return db
 
@@ -117,7 +117,7 @@ class Store:
                     conn.execute("ROLLBACK")
                 raise
         except sqlite3.DatabaseError as exc:
-            raise _translate(exc, self.path) from exc
+            raise translate(exc, self.path) from exc
         return result, tx.events
 
     def _look(self, work: Callable[[Database], T]) -> T:
@@ -125,7 +125,7 @@ class Store:
         try:
             return work(self._read_db)
         except sqlite3.DatabaseError as exc:
-            raise _translate(exc, self.path) from exc
+            raise translate(exc, self.path) from exc
 
 
 def connect(path: Path) -> Database:
@@ -152,7 +152,8 @@ def reading(path: Path) -> Iterator[Database]:
         db.conn.close()
 
 
-def _translate(exc: sqlite3.DatabaseError, path: Path) -> LlmgwError:
+def translate(exc: sqlite3.DatabaseError, path: Path) -> LlmgwError:
+    """What SQLite said, as an error with what to do."""
     text = str(exc)
     if isinstance(exc, sqlite3.OperationalError) and ("full" in text or "disk I/O" in text):
         return DiskFull(

@@ -63,6 +63,12 @@ def holder(path: Path) -> Holder | None:
         os.close(descriptor)
 
 
+def recorded(path: Path) -> Holder | None:
+    """Whom the file names: the last one who took the lease, whether he still has it or not. None: nobody legible."""
+    found = _who(path)
+    return found if found.pid is not None else None
+
+
 async def acquire(path: Path, *, purpose: str, wait: float = 0.0) -> Lease:
     """Takes the lease, waiting at most `wait` seconds. Raises Refused (code `lease_held`) naming who holds it."""
     try:

@@ -1,0 +1,1 @@
+"""This machine: what is done to it and looked at on it on an operator's word."""

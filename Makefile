@@ -17,7 +17,7 @@ env: .venv/.ready
 	@touch $@
 
 # What the tests need of the system: installed as root on Debian or Ubuntu, asked for elsewhere.
-PACKAGES := openssh-server sudo iproute2 tmux nginx-light fish tcsh
+PACKAGES := openssh-server sudo dropbear-bin iproute2 tmux nginx-light fish tcsh zsh ksh93u+m busybox libfaketime
 system:
 	@sh tests/system-packages.sh $(PACKAGES)
 

@@ -253,7 +253,7 @@ class Machine:
         found = {}
         for path in sorted(self.upper.rglob("*")):
             name = str(path.relative_to(self.upper))
-            if name.startswith(SSHD_RECORDS):
+            if name.startswith(SSHD_RECORDS) or name == "var":
                 continue
             info = path.lstat()
             kind = f"{info.st_mode:o}"

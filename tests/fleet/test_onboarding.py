@@ -1,0 +1,274 @@
+"""`node add` as it is done: twice at once, while sshd restarts, with a password, with a key that has changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.machines import Fleet, Machine, run
+from tests.fleet.middlebox import Middlebox
+from tests.fleet.plane import Plane, sim
+from tests.fleet.surroundings import PASSWORD, password_only
+from tests.fleet.test_links import ask
+
+NewMachine = Callable[..., Machine]
+
+
+@pytest.fixture
+def new_machine(fleet: Fleet) -> Iterator[NewMachine]:
+    """A machine for one test: `new_machine(name, make)`."""
+    made: list[Machine] = []
+
+    def new(name: str, make: Callable[[Machine], None] | None = None) -> Machine:
+        machine = fleet.add(name, boot=False)
+        made.append(machine)
+        if make is not None:
+            make(machine)
+        machine.boot()
+        return machine
+
+    yield new
+    for machine in made:
+        fleet.remove(machine)
+
+
+def ends(*commands: subprocess.Popen[str]) -> list[tuple[int, str, str]]:
+    """Exit status, stdout and stderr of each; begun at the same moment."""
+    said = [command.communicate(timeout=120) for command in commands]
+    return [(command.returncode, *words) for command, words in zip(commands, said, strict=True)]
+
+
+def our_lines(machine: Machine) -> int:
+    return machine.shell(f"cat {machine.home}/.ssh/authorized_keys").count(" llmgw:")
+
+
+def test_the_same_node_added_twice_at_the_same_moment(plane: Plane, machines: list[Machine], fleet: Fleet):
+    """Both end well; the second says whose add it is waiting for."""
+    alpha = machines[0]
+    plane.start()
+    words = ("node", "add", alpha.target, "-i", str(fleet.key))
+    commands = [plane.begin(*words), plane.begin(*words)]
+    found = ends(*commands)
+    assert [status for status, _, _ in found] == [0, 0], found
+    assert [out.strip() for _, out, _ in found] == ["alpha", "alpha"]
+    said = " ".join(err for _, _, err in found)
+    assert "is being added already" in said
+    assert any(f"pid {command.pid} of root" in said for command in commands)
+    assert our_lines(alpha) == 1
+    assert plane.node("alpha")["state"] == "ready"
+
+
+def test_the_same_node_added_under_two_names_at_the_same_moment(plane: Plane, machines: list[Machine], fleet: Fleet):
+    alpha = machines[0]
+    plane.start()
+    words = ("node", "add", alpha.target, "-i", str(fleet.key), "--name")
+    found = ends(plane.begin(*words, "one"), plane.begin(*words, "two"))
+    assert sorted(status for status, _, _ in found) == [0, 4], found
+    winner = next(out.strip() for status, out, _ in found if status == 0)
+    loser = next(err for status, _, err in found if status == 4)
+    assert f"same machine as {winner}" in loser
+    assert [node["id"] for node in plane.admin("/snapshot")["nodes"]] == [winner]
+    assert our_lines(alpha) == 1
+
+
+def test_the_same_node_added_twice_without_a_server(plane: Plane, machines: list[Machine], fleet: Fleet):
+    """One takes the lease and does the work. The other joins it where it has got that far, else says who holds it."""
+    alpha = machines[0]
+    words = ("node", "add", alpha.target, "-i", str(fleet.key))
+    commands = [plane.begin(*words), plane.begin(*words)]
+    found = ends(*commands)
+    assert sorted(status for status, _, _ in found) in ([0, 0], [0, 4]), found
+    said = " ".join(err for _, _, err in found)
+    assert any(str(command.pid) in said for command in commands)
+    assert our_lines(alpha) == 1
+
+
+def test_four_adds_at_once_past_maxstartups_2(plane: Plane, fleet: Fleet, new_machine: NewMachine):
+    """sshd drops what comes above two unfinished logins; a dropped one is tried again."""
+    narrow = new_machine("narrow", lambda machine: machine.sshd_options.append("MaxStartups=2"))
+    plane.start()
+    words = ("node", "add", narrow.target, "-i", str(fleet.key), "--ssh-wait", "60")
+    found = ends(*(plane.begin(*words) for _ in range(4)))
+    assert [status for status, _, _ in found] == [0, 0, 0, 0], found
+    assert our_lines(narrow) == 1
+
+
+def test_sshd_that_comes_up_late_is_waited_for(plane: Plane, machines: list[Machine], fleet: Fleet):
+    beta = machines[1]
+    plane.start()
+    beta.power_off()
+    adding = plane.begin("node", "add", beta.target, "-i", str(fleet.key), "--ssh-wait", "60")
+    time.sleep(3)
+    beta.boot(new_boot_id=True)
+    ((status, out, err),) = ends(adding)
+    assert status == 0, err
+    assert out.strip() == "beta"
+    assert err.count("Waiting for it") == 1
+
+
+def test_sshd_that_restarts_during_the_add_is_waited_for(plane: Plane, machines: list[Machine], fleet: Fleet):
+    """Nothing listens any more from the moment at which our key is on the node."""
+    alpha = machines[0]
+    box = Middlebox(alpha)
+
+    def restart() -> None:
+        for _ in range(400):
+            if our_lines(alpha):
+                break
+            time.sleep(0.02)
+        box.shut()
+        time.sleep(3)
+        box.open()
+
+    plane.start()
+    restarting = threading.Thread(target=restart)
+    restarting.start()
+    try:
+        done = plane.llmgw("node", "add", box.target, "-i", str(fleet.key), check=False)
+        restarting.join()
+        assert done.returncode == 0, done.stderr
+        assert "Waiting for it" in done.stderr
+    finally:
+        box.close()
+
+
+def test_the_wait_for_sshd_has_an_end(plane: Plane, machines: list[Machine], fleet: Fleet):
+    plane.start()
+    began = time.monotonic()
+    done = plane.llmgw(
+        "node", "add", f"{machines[0].target}:2222", "-i", str(fleet.key), "--ssh-wait", "4", check=False
+    )
+    assert done.returncode == 5
+    assert "nothing listens at port 2222" in done.stderr
+    assert 2 < time.monotonic() - began < 10
+
+
+def test_without_a_key_of_ours(plane: Plane, machines: list[Machine], fleet: Fleet, tmp_path: Path):
+    alpha = machines[0]
+    before = alpha.tree()["root/.ssh/authorized_keys"]
+    plane.start()
+    plane.llmgw("node", "add", alpha.target, "-i", str(fleet.key), "--no-key")
+    assert alpha.tree()["root/.ssh/authorized_keys"] == before
+    plane.add_model(tmp_path, sim("echo"))
+    assert ask(plane, plane.key())
+    shown = plane.llmgw("node", "show", "alpha").stdout
+    assert str(fleet.key) in shown
+    assert "node add" in shown
+
+
+def test_a_password_is_asked_for_once_and_never_again(
+    plane: Plane, fleet: Fleet, new_machine: NewMachine, tmp_path: Path
+):
+    machine = new_machine("typed", password_only)
+    plane.start()
+    status, shown = plane.typed(
+        "node", "add", machine.target, answers=[("Trust it", "y"), ("[Pp]assword", PASSWORD)], limit=60
+    )
+    assert status == 0, shown
+    assert PASSWORD not in shown
+    assert "SHA256:" in shown
+    assert "+--[ED25519 256]--+" in shown  # the picture of the host key
+    assert our_lines(machine) == 1
+    plane.add_model(tmp_path, sim("echo"))
+    assert ask(plane, plane.key())
+    stored = b"".join(path.read_bytes() for path in plane.home.rglob("*") if path.is_file())
+    assert PASSWORD.encode() not in stored
+
+
+def test_a_wrong_password_is_refused(plane: Plane, fleet: Fleet, new_machine: NewMachine):
+    machine = new_machine("mistyped", password_only)
+    before = machine.tree()
+    plane.start()
+    answers = [("Trust it", "y"), *(("[Pp]assword", f"wrong {number}") for number in range(3))]
+    status, shown = plane.typed("node", "add", machine.target, answers=answers, limit=60)
+    assert status == 4, shown
+    assert "refused the login" in shown
+    assert "wrong 0" not in shown
+    assert machine.tree() == before
+
+
+def test_an_authority_in_known_hosts_vouches(
+    make_plane: Callable[..., Plane], fleet: Fleet, new_machine: NewMachine, tmp_path: Path
+):
+    """A host certificate of the operator's own authority: nobody is asked, though unknown keys are refused here."""
+    authority = tmp_path / "authority"
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(authority))
+
+    def certified(machine: Machine) -> None:
+        key = machine.upper / "etc/ssh/ssh_host_ed25519_key.pub"
+        run("ssh-keygen", "-q", "-s", str(authority), "-I", "vouched", "-h", "-n", machine.address, str(key))
+        machine.sshd_options.append("HostCertificate=/etc/ssh/ssh_host_ed25519_key-cert.pub")
+
+    vouched, plain = new_machine("vouched", certified), new_machine("plain")
+    plane = make_plane({"sim": ["builtin"]}, ssh={"new_hosts": "refuse"})
+    ssh = Path(plane.environ["HOME"]) / ".ssh"
+    ssh.mkdir(mode=0o700)
+    public = authority.with_suffix(".pub").read_text()
+    (ssh / "known_hosts").write_text(f"@cert-authority 10.231.77.* {public}")
+    plane.start()
+    plane.llmgw("node", "add", vouched.target, "-i", str(fleet.key))
+    before = plain.tree()
+    done = plane.llmgw("node", "add", plain.target, "-i", str(fleet.key), check=False)
+    assert done.returncode == 4
+    assert "--fingerprint" in done.stderr
+    assert plain.tree() == before
+
+
+def test_a_changed_host_key_is_trusted_again_on_the_operators_word(
+    make_plane: Callable[..., Plane], fleet: Fleet, new_machine: NewMachine, tmp_path: Path
+):
+    """Quarantined with both values and the command; after that command it serves again, with the same engine."""
+    machine = new_machine("rekeyed")
+    plane = make_plane({"sim": ["builtin"]}, ssh={"keepalive": 1})
+    plane.start()
+    plane.llmgw("node", "add", machine.target, "-i", str(fleet.key))
+    plane.add_model(tmp_path, sim("echo"))
+    key, engines = plane.key(), machine.engines()
+    assert ask(plane, key)
+
+    old = fingerprint(machine)
+    file = "/etc/ssh/ssh_host_ed25519_key"
+    machine.shell(f"rm {file} {file}.pub; ssh-keygen -q -t ed25519 -N '' -f {file}; kill -HUP 1")
+    machine.await_sshd()
+    machine.shell(f"kill -9 {' '.join(map(str, machine.processes('sshd: root')))}")
+    new = fingerprint(machine)
+    why = plane.until(lambda: plane.node("rekeyed")["quarantined"], "it is quarantined", limit=30)
+    assert old in why
+    assert new in why
+    command = f"llmgw node add {machine.address} --trust-key {new}"
+    assert command in why
+    assert machine.engines() == engines
+
+    wrong = plane.llmgw("node", "add", machine.target, "-i", str(fleet.key), "--trust-key", old, check=False)
+    assert wrong.returncode == 4
+    refused = plane.llmgw("node", "add", machine.target, "-i", str(fleet.key), check=False)
+    assert refused.returncode == 4
+    assert f"--trust-key {new}" in refused.stderr
+    plane.llmgw("node", "add", machine.target, "-i", str(fleet.key), "--trust-key", new)
+    plane.until(lambda: plane.ready("echo"), "its replica is adopted", limit=30)
+    assert ask(plane, key)
+    assert machine.engines() == engines
+    assert plane.node("rekeyed")["quarantined"] is None
+
+
+def fingerprint(machine: Machine) -> str:
+    return machine.shell("ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub").split()[1]
+
+
+def test_a_cloned_machine_id_is_a_finding(plane: Plane, machines: list[Machine], fleet: Fleet, new_machine: NewMachine):
+    image = (machines[0].upper / "etc/machine-id").read_text()
+    clone = new_machine("clone", lambda machine: machine.write("/etc/machine-id", image))
+    plane.start()
+    plane.llmgw("node", "add", machines[0].target, "-i", str(fleet.key))
+    done = plane.llmgw("node", "add", clone.target, "-i", str(fleet.key))
+    assert done.stdout.strip() == "clone"
+    assert "same machine id as alpha" in done.stderr
+    (checked,) = json.loads(plane.llmgw("node", "check", "clone", "--json").stdout)
+    finding = next(one for one in checked["findings"] if one["code"] == "machine_id_cloned")
+    assert "systemd-machine-id-setup" in finding["fix"]

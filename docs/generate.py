@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -79,11 +82,11 @@ def errors() -> str:
 def findings() -> str:
     from llmgw.core.findings import RULES
     from llmgw.core.findings.rules import ORDER
+    from llmgw.host.doctor import CHECKS
 
-    subjects = {rule.subject: inspect.getdoc(sys.modules[f"llmgw.core.findings.{rule.subject}"]) for rule in RULES}
     count = {severity: sum(rule.severity == severity for rule in RULES) for severity in ORDER}
     lines = [
-        HEAD.format(source="llmgw/core/findings/"),
+        HEAD.format(source="llmgw/core/findings/ and llmgw/host/"),
         "# Findings\n\n",
         f"What can be said of a node: {len(RULES)} rules, {count['error']} of them errors (it cannot serve, gets no ",
         f"new replicas),\n{count['warning']} warnings (it serves, but worse or at a risk) and {count['note']} notes. ",
@@ -92,14 +95,47 @@ def findings() -> str:
         "`llmgw node add` judges by all of them before a byte is written. Those that the probe is enough for are\n",
         "judged again with every probe and shown by `llmgw node show`.\n",
     ]
-    for subject, title in subjects.items():
-        lines.append(
-            f"\n## {subject}\n\n{title}\n\n| code | severity | what it means | what to do |\n|---|---|---|---|\n"
-        )
-        for rule in RULES:
-            if rule.subject == subject:
-                means, fix = (text.replace("|", "\\|") for text in (rule.means, rule.fix or "–"))
-                lines.append(f"| `{rule.code}` | {rule.severity} | {means} | {fix} |\n")
+    lines += _by_subject(RULES, "llmgw.core.findings", "##")
+    lines += [
+        f"\n## The control plane\n\n`llmgw doctor` makes {len(CHECKS)} checks of the control plane itself, whether it ",
+        "runs or not, and writes nothing. What could not be\nlooked at is named as `not_checked`.\n",
+    ]
+    lines += _by_subject(CHECKS, "llmgw.host", "###")
+    return "".join(lines)
+
+
+def _by_subject(rules: Iterable[Any], package: str, level: str) -> Iterator[str]:
+    """A table for each module that holds some of them, under the first words of its docstring."""
+    for subject, group in itertools.groupby(rules, key=lambda rule: rule.subject):
+        title = inspect.getdoc(sys.modules[f"{package}.{subject}"])
+        yield f"\n{level} {subject}\n\n{title}\n\n| code | severity | what it means | what to do |\n|---|---|---|---|\n"
+        for rule in group:
+            means, fix = (text.replace("|", "\\|") for text in (rule.means, rule.fix or "–"))
+            yield f"| `{rule.code}` | {rule.severity} | {means} | {fix} |\n"
+
+
+def nodes() -> str:
+    from llmgw.core.findings import RULES
+    from tests.fleet.surroundings import GROUPS, SURROUNDINGS
+
+    fixes = {rule.code: rule.fix for rule in RULES}
+    lines = [
+        HEAD.format(source="tests/fleet/surroundings.py"),
+        "# What a node may be like\n\n",
+        "Each of these is tried on a real SSH server: it serves, or `llmgw node add --check` names it before a byte\n",
+        "is written. What the codes mean is in [findings.md](findings.md).\n",
+    ]
+    for group, title in GROUPS.items():
+        lines.append(f"\n## {title}\n\n| surrounding | what happens | code | what to do |\n|---|---|---|---|\n")
+        for one in SURROUNDINGS:
+            if one.group == group:
+                cells = (
+                    one.title,
+                    one.happens,
+                    f"`{one.code}`" if one.code else "–",
+                    one.do or fixes.get(one.code or "") or "–",
+                )
+                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
     return "".join(lines)
 
 
@@ -128,6 +164,7 @@ GENERATED = {
     "docs/models.md": models,
     "docs/errors.md": errors,
     "docs/findings.md": findings,
+    "docs/nodes.md": nodes,
     "docs/openapi.json": openapi,
     "state/schema.sql": schema,
 }

@@ -101,6 +101,12 @@ class Here:
         return self.settings or Settings()
 
     @property
+    def sheltered(self) -> bool:
+        """The configuration lies in a home that nobody else may enter."""
+        found = info(self.home.path)
+        return self.config.parent == self.home.path and found is not None and not found.st_mode & 0o077
+
+    @property
     def mirror(self) -> Path:
         named = self.effective.mirror.dir
         return Path(named).expanduser() if named else self.home.mirror
@@ -179,6 +185,11 @@ def standing(path: Path) -> Path:
 
 def mode(found: os.stat_result) -> str:
     return f"{stat.S_IMODE(found.st_mode):04o}"
+
+
+def loose(found: os.stat_result, uid: int) -> bool:
+    """Whether others than its owner may write it. A group that bears the user's own number has nobody else in it."""
+    return bool(found.st_mode & 0o002 or (found.st_mode & 0o020 and found.st_gid not in (0, uid)))
 
 
 def span(seconds: float) -> str:

@@ -11,7 +11,7 @@ from llmgw.config.settings import is_loopback
 from llmgw.core.findings.rules import arg
 from llmgw.errors import LlmgwError
 from llmgw.host import processes
-from llmgw.host.checks import Here, Said, Sentence, check, info, mode, span
+from llmgw.host.checks import Here, Said, Sentence, check, info, loose, mode, span
 from llmgw.pki import certificate
 
 SOON = 21 * 86400
@@ -35,7 +35,7 @@ def config_foreign(here: Here) -> Said:
         return None
     if found.st_uid not in (0, here.uid):
         return f"{here.config} belongs to uid {found.st_uid}", f"sudo chown {here.uid} {arg(str(here.config))}"
-    if found.st_mode & 0o022:
+    if loose(found, here.uid) and not here.sheltered:
         return f"others may write {here.config} (mode {mode(found)})", f"chmod go-w {arg(str(here.config))}"
     return None
 
@@ -44,7 +44,7 @@ def config_foreign(here: Here) -> Said:
 def config_shows_secrets(here: Here) -> Said:
     """A password or token in a file that others may read."""
     found = info(here.config)
-    if found is None or not found.st_mode & 0o044 or found.st_size > MAX_FILE:
+    if found is None or here.sheltered or not found.st_mode & 0o044 or found.st_size > MAX_FILE:
         return None
     text = "\n".join(line.split("#")[0] for line in here.config.read_text(errors="replace").splitlines())
     match = _SECRETS.search(text)

@@ -12,7 +12,7 @@ from llmgw.core.findings.rules import arg, listed
 from llmgw.core.fit import gib
 from llmgw.engines.base import GIB, MIB
 from llmgw.host import processes
-from llmgw.host.checks import Here, Said, Sentence, check, info, many, mode, present, standing
+from llmgw.host.checks import Here, Said, Sentence, check, info, loose, many, mode, present, standing
 
 FULL = 16 * MIB
 """Bytes: SQLite's log of one busy minute, and a backup of a small state."""
@@ -99,7 +99,7 @@ def home_parent_open(here: Here) -> Said:
             continue
         if found.st_uid not in (0, here.uid):
             wrong.append((f"{above}, above the home, belongs to uid {found.st_uid}", "Choose another LLMGW_HOME."))
-        elif found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        elif loose(found, here.uid) and not found.st_mode & stat.S_ISVTX:
             fix = f"chmod go-w {arg(str(above))}"
             wrong.append((f"{above}, above the home, may be written by others (mode {mode(found)})", fix))
     return wrong

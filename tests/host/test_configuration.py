@@ -45,20 +45,29 @@ def test_the_file_that_is_named_is_not_there(home: Home, look: Look, tmp_path: P
     assert f"LLMGW_CONFIG={tmp_path}/none.yaml" in said(report, "environment_leads_elsewhere")
 
 
-def test_others_may_write_it(home: Home, look: Look):
-    home.config.chmod(0o664)
-    assert "mode 0664" in said(look(), "config_foreign")
+def test_others_may_write_it(home: Home, look: Look, tmp_path: Path):
+    home.config.chmod(0o666)
+    assert "config_foreign" not in codes(look())  # nobody gets into the home
+    outside = tmp_path / "llmgw.yaml"
+    outside.write_text("listen: 127.0.0.1:0\nadmin_listen: null\n")
+    outside.chmod(0o666)
+    assert "mode 0666" in said(look(LLMGW_CONFIG=str(outside)), "config_foreign")
+    outside.chmod(0o664)  # the user's own group, as a umask of 002 makes it
+    assert "config_foreign" not in codes(look(LLMGW_CONFIG=str(outside)))
 
 
-def test_secrets_that_others_may_read(home: Home, look: Look):
-    home.config.chmod(0o644)
-    assert "config_shows_secrets" not in codes(look())
-    home.config.write_text("# token: of nobody\nlisten: 127.0.0.1:0\nproxy: https://me:word@proxy:3128\n")
-    text = said(look(), "config_shows_secrets")
+def test_secrets_that_others_may_read(home: Home, look: Look, tmp_path: Path):
+    outside = tmp_path / "llmgw.yaml"
+    outside.write_text("# token: of nobody\nlisten: 127.0.0.1:0\nproxy: https://me:word@proxy:3128\n")
+    outside.chmod(0o644)
+    text = said(look(LLMGW_CONFIG=str(outside)), "config_shows_secrets")
     assert "llmgw.yaml:3" in text
     assert "word" not in text
-    home.config.chmod(0o600)
-    assert "config_shows_secrets" not in codes(look())
+    outside.chmod(0o600)
+    assert "config_shows_secrets" not in codes(look(LLMGW_CONFIG=str(outside)))
+    outside.write_text("# token: of nobody\nlisten: 127.0.0.1:0\n")
+    outside.chmod(0o644)
+    assert "config_shows_secrets" not in codes(look(LLMGW_CONFIG=str(outside)))
 
 
 def test_listening_beyond_this_machine(home: Home, look: Look):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import resource
 import shutil
 import socket
@@ -335,3 +336,20 @@ def test_the_worst_comes_first(home: Home, look: Look):
 @pytest.mark.parametrize(("seconds", "words"), [(0, "0 s"), (59.9, "59 s"), (4711, "1 h 18 min"), (90000, "1 d 1 h")])
 def test_spans(seconds: float, words: str):
     assert span(seconds) == words
+
+
+def test_fixes_name_commands_that_exist():
+    import click
+
+    from llmgw.cli.main import cli
+
+    context = click.Context(cli)
+    for each in CHECKS:
+        for words in re.findall(r"llmgw ((?:[a-z]+ )*[a-z]+)", each.fix):
+            command: click.Command = cli
+            for word in words.split():
+                if not isinstance(command, click.Group) or word == "llmgw":
+                    break
+                found = command.get_command(context, word)
+                assert found is not None, f"{each.code}: llmgw {words}"
+                command = found

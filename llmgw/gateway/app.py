@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from uvicorn.server import ServerState
@@ -14,7 +14,7 @@ from llmgw.gateway import pages, problems
 from llmgw.gateway.auth import Visit, visit
 from llmgw.gateway.client import Client
 from llmgw.gateway.exchange import Exchange
-from llmgw.gateway.metrics import Metrics
+from llmgw.gateway.metrics import Gauge, Metrics
 from llmgw.gateway.pool import Pool
 from llmgw.gateway.problems import Problem
 from llmgw.gateway.room import WaitingRoom
@@ -59,6 +59,8 @@ class Gateway:
         self.bodies = 0
         """Bytes of request bodies in memory."""
         self.max_bodies = MAX_BODIES * settings.max_body
+        self.vitals: Callable[[], Iterable[Gauge]] = lambda: ()
+        """What the rest of the process wants to be seen in /metrics."""
         self._done = asyncio.Event()
         self._date: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
 
@@ -107,7 +109,7 @@ class Gateway:
 
     def render_metrics(self) -> str:
         """Prometheus text; the admin API shows it too."""
-        return self.metrics.render(pages.gauges(self))
+        return self.metrics.render([*pages.gauges(self), *self.vitals()])
 
     def constant_lines(self, state: ServerState) -> bytes:
         """The headers uvicorn adds to every answer (the date), rendered once a second."""

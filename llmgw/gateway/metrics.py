@@ -11,6 +11,10 @@ CANCELLED = 499
 """The status of a request whose client left: nobody ever sees it but the metrics."""
 
 
+Gauge = tuple[str, str, dict[str, str], float]
+"""Name, help, labels, value."""
+
+
 @dataclass(slots=True)
 class Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
@@ -44,7 +48,7 @@ class Metrics:
             if count:
                 self.tokens[model, kind] = self.tokens.get((model, kind), 0) + count
 
-    def render(self, gauges: Iterable[tuple[str, str, dict[str, str], float]]) -> str:
+    def render(self, gauges: Iterable[Gauge]) -> str:
         """The text format. `gauges` are (name, help, labels, value) of what is true right now."""
         return "\n".join([*self._counters(), *_gauges(gauges), ""])
 
@@ -68,7 +72,7 @@ class Metrics:
             yield _line(f"{name}_count", {"model": model}, below)
 
 
-def _gauges(gauges: Iterable[tuple[str, str, dict[str, str], float]]) -> Iterator[str]:
+def _gauges(gauges: Iterable[Gauge]) -> Iterator[str]:
     seen = ""
     for name, text, labels, value in gauges:
         if name != seen:

@@ -11,6 +11,7 @@ import msgspec
 
 from llmgw.gateway import problems
 from llmgw.gateway.auth import Visit
+from llmgw.gateway.metrics import Gauge
 from llmgw.gateway.problems import Problem
 from llmgw.model.route import Route
 from llmgw.protocol.openai import INFERENCE, MODELS, model_entry
@@ -110,7 +111,7 @@ def _health(gateway: Gateway) -> Page:
     return _json(503 if gateway.closing else 200, body)
 
 
-def gauges(gateway: Gateway) -> Iterator[tuple[str, str, dict[str, str], float]]:
+def gauges(gateway: Gateway) -> Iterator[Gauge]:
     """What is true right now, for /metrics."""
     for route in gateway.models(None):
         yield "llmgw_replicas_ready", "Replicas that can answer.", {"model": route.model}, len(route.upstreams)

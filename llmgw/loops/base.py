@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 
 from llmgw.core.backoff import full_jitter
 from llmgw.errors import LlmgwError
@@ -12,12 +13,17 @@ from llmgw.model.holder import Hint
 
 log = logging.getLogger("llmgw.loops")
 
+LONGEST_REST = 1.0
+
 
 class Loop:
     """A turn every `period` seconds, or sooner when hinted at. Subclasses write `turn`."""
 
     name = "loop"
     period = 5.0
+    share = 1.0
+    """Part of the time that turns may take. What reads the whole state at every hint must not be at it all the time
+    with a thousand nodes: after a long turn the hints wait for a while, and one turn answers them all."""
 
     def __init__(self) -> None:
         self.hint = Hint()
@@ -38,6 +44,7 @@ class Loop:
 
     async def _run(self) -> None:
         while True:
+            began = time.monotonic()
             try:
                 await self.turn()
             except Exception as exc:
@@ -50,6 +57,8 @@ class Loop:
             else:
                 self.failures = 0
                 self.last_error = None
+                took = time.monotonic() - began
+                await asyncio.sleep(min(LONGEST_REST, took * (1 / self.share - 1)))
                 await self.hint.wait(self.period)
 
 

@@ -16,10 +16,14 @@ from llmgw.ssh.pool import LinkStatus
 from llmgw.store import events, nodes, replicas
 from llmgw.store.db import Tx
 
+AT_ONCE = 50
+"""Links that are made before others get a turn."""
+
 
 class Connect(Loop):
     name = "connect"
     period = 10.0
+    share = 0.05
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -37,7 +41,9 @@ class Connect(Loop):
             changed, status = self._changes.get_nowait()
             await self._record(changed, status)
         wanted = {node.id: node for node in await self._world.store.read(nodes.every) if not node.quarantined}
-        for name, node in wanted.items():
+        for number, (name, node) in enumerate(wanted.items()):
+            if number % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)  # a thousand nodes must not keep the streams of one waiting
             try:
                 self._world.pool.add(name, node.address, node.host_key, login=self._world.login(node))
             except LlmgwError as exc:

@@ -32,6 +32,7 @@ Marks = dict[str, tuple[object, ...]]
 class Observe(Loop):
     name = "observe"
     period = 1.0
+    share = 0.05
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -153,8 +154,9 @@ def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object], off: f
         why = f"its machine id was {now.machine_id} and is now {probe.machine_id}"
         nodes.change(tx, node, quarantined=why)
         events.add(tx, "node.quarantined", f"{node} is quarantined: {why}", node=node, severity=Severity.ERROR)
-    twins = [one.id for one in nodes.every(tx.db) if one.id != node and one.machine_id == probe.machine_id]
-    outside = Surroundings(clock_skew=off, same_machine_id=tuple(twins), fabrics=now.options.fabrics)
+    twins = nodes.of_machine(tx.db, probe.machine_id) if probe.machine_id else []
+    others = tuple(twin for twin in twins if twin != node)
+    outside = Surroundings(clock_skew=off, same_machine_id=others, fabrics=now.options.fabrics)
     nodes.change(
         tx,
         node,

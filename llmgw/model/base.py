@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 NAME_RULE = "[a-z0-9][a-z0-9._-]{0,62}"
 _NAME = re.compile(NAME_RULE)
@@ -38,3 +38,12 @@ class Report(BaseModel):
     """Something a node said: fields it does not know are dropped, so that a newer script may say more."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @model_validator(mode="after")
+    def _forget_which_were_said(self) -> Self:
+        # Pydantic keeps a set of their names with every record: half of what the probes of a thousand nodes weigh.
+        object.__setattr__(self, "__pydantic_fields_set__", _NONE)
+        return self
+
+
+_NONE: frozenset[str] = frozenset()

@@ -178,10 +178,16 @@ class HostKeys:
 
     def pin(self, address: Address, public_key: str) -> None:
         """Demands `public_key` of an address from now on. Raises UsageError for something that is no key."""
-        text = public_text(parse_public_key(public_key))
-        if self._keys.get(_pattern(address)) != text:
-            self._keys[_pattern(address)] = text
+        if self.hold(address, public_key):
             self.write()
+
+    def hold(self, address: Address, public_key: str) -> bool:
+        """As `pin`, for whoever pins many: True where it is left to the caller to `write`."""
+        pattern, text = _pattern(address), " ".join(public_key.split()[:2])
+        if self._keys.get(pattern) == text:
+            return False
+        self._keys[pattern] = public_text(parse_public_key(public_key))
+        return True
 
     def forget(self, address: Address) -> None:
         if self._keys.pop(_pattern(address), None) is not None:

@@ -243,6 +243,7 @@ class Pool:
         self.audit = audit
         self.local = local
         self._host_keys = host_keys
+        self._writing = False
         self._links: dict[str, Link] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -257,9 +258,19 @@ class Pool:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
         if self._host_keys is not None and not address.is_local:
-            self._host_keys.pin(address, host_key)
+            self._pin(self._host_keys, address, host_key)
         self._links[node] = link = Link(self, node, address, host_key, login)
         return link
+
+    def _pin(self, pins: HostKeys, address: Address, host_key: str) -> None:
+        """The file is written once for all the nodes that are added in one go."""
+        if pins.hold(address, host_key) and not self._writing:
+            self._writing = True
+            asyncio.get_running_loop().call_soon(self._write, pins)
+
+    def _write(self, pins: HostKeys) -> None:
+        self._writing = False
+        pins.write()
 
     async def remove(self, node: str) -> None:
         """Disconnects a node and forgets it, its pin included. Nothing when there is none."""

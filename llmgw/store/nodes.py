@@ -10,21 +10,24 @@ from sqlite_utils import Database
 from llmgw.model.engine import NodeEngine
 from llmgw.model.node import Node
 from llmgw.store.db import Tx
-from llmgw.store.rows import from_row, to_row
+from llmgw.store.rows import records, to_row, upsert
 
 
 def every(db: Database) -> list[Node]:
-    return [from_row(Node, row) for row in db.query("SELECT * FROM nodes ORDER BY id")]
+    return records(Node, db, "SELECT * FROM nodes ORDER BY id")
 
 
 def get(db: Database, node: str) -> Node | None:
-    for row in db.query("SELECT * FROM nodes WHERE id = ?", [node]):
-        return from_row(Node, row)
-    return None
+    return next(iter(records(Node, db, "SELECT * FROM nodes WHERE id = ?", node)), None)
+
+
+def of_machine(db: Database, machine_id: str) -> list[str]:
+    """Ids of the nodes that have this machine id: more than one where an image was cloned."""
+    return [row["id"] for row in db.query("SELECT id FROM nodes WHERE machine_id = ? ORDER BY id", [machine_id])]
 
 
 def put(tx: Tx, node: Node) -> None:
-    tx.db.table("nodes").upsert(to_row(node), pk="id")
+    upsert(tx, "nodes", to_row(node), "id")
 
 
 def change(tx: Tx, node: str, **fields: Any) -> Node | None:
@@ -47,14 +50,16 @@ def remove(tx: Tx, node: str) -> None:
 def put_probe(tx: Tx, node: str, document: dict[str, Any]) -> dict[str, Any] | None:
     """Keeps `document` as the node's latest and returns the one before it."""
     before = probe(tx.db, node)
-    tx.db.table("probes").upsert(
+    upsert(
+        tx,
+        "probes",
         {
             "node": node,
             "at": tx.now,
             "latest": json.dumps(document, separators=(",", ":")),
             "previous": json.dumps(before, separators=(",", ":")) if before is not None else None,
         },
-        pk="node",
+        "node",
     )
     return before
 
@@ -71,12 +76,12 @@ def probes(db: Database) -> dict[str, dict[str, Any]]:
 
 
 def engines(db: Database, node: str | None = None) -> list[NodeEngine]:
-    rows = db.query("SELECT * FROM node_engines WHERE ? IS NULL OR node = ? ORDER BY node, engine", [node, node])
-    return [from_row(NodeEngine, row) for row in rows]
+    sql = "SELECT * FROM node_engines WHERE ? IS NULL OR node = ? ORDER BY node, engine"
+    return records(NodeEngine, db, sql, node, node)
 
 
 def put_engine(tx: Tx, engine: NodeEngine) -> None:
-    tx.db.table("node_engines").upsert(to_row(engine), pk=("node", "engine", "version"))
+    upsert(tx, "node_engines", to_row(engine), "node", "engine", "version")
 
 
 def remove_engine(tx: Tx, engine: NodeEngine) -> None:

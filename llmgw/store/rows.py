@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import types
+from collections.abc import Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from sqlite_utils import Database
+
+from llmgw.store.db import Tx
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -33,7 +37,36 @@ def to_row(record: BaseModel, *, exclude: frozenset[str] = frozenset()) -> dict[
     }
 
 
+def records(cls: type[R], db: Database, sql: str, *values: Any) -> list[R]:
+    """The records of a query whose rows hold all their fields.
+
+    Every turn of every loop reads every row and hardly any has changed: records are frozen, so one does for all.
+    """
+    found = db.conn.execute(sql, values)
+    columns = tuple(column[0] for column in found.description)
+    return [_record(cls, columns, row) for row in found]
+
+
+@lru_cache(maxsize=1 << 14)
+def _record(cls: type[R], columns: tuple[str, ...], row: tuple[Any, ...]) -> R:
+    return from_row(cls, dict(zip(columns, row, strict=True)))
+
+
 def from_row(cls: type[R], row: dict[str, Any], **extra: Any) -> R:
     nested = _nested(cls)
     values = {name: json.loads(value) if name in nested else value for name, value in row.items()}
     return cls.model_validate({**values, **extra})
+
+
+def upsert(tx: Tx, table: str, row: Mapping[str, Any], *key: str) -> None:
+    """Writes a row, over the one with the same `key` columns. Plain SQL: the library looks the table up each time."""
+    tx.db.conn.execute(_upsert(table, tuple(row), key), list(row.values()))
+
+
+@cache
+def _upsert(table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+    rest = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key)
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
+        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {rest}"
+    )

@@ -46,4 +46,5 @@ class Report(BaseModel):
         return self
 
 
-_NONE: frozenset[str] = frozenset()
+_NONE: set[str] = set()
+"""Shared: records are frozen, and a copy gets a copy of it."""

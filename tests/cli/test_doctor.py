@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.cli.conftest import Run
+import pytest
+
+from tests.cli.conftest import LLMGW, Run
 from tests.fleet.plane import Plane
 
 
@@ -108,3 +112,29 @@ def test_a_server_from_its_start_to_its_death(plane: Plane):
     assert "server_silent" not in found
     assert marks(plane.home) == before
     plane.start()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk can only be mounted by root")
+def test_on_a_machine_whose_only_disk_is_full_to_the_last_byte():
+    """Not even a temporary file can be made: that must not keep the one who is to say so from starting."""
+    script = (
+        "mount -t tmpfs -o size=64k,mode=1777 none /mnt && mkdir -m 700 /mnt/home && cd /mnt || exit 99\n"
+        "cat /dev/zero > /mnt/ballast 2>/dev/null\n"
+        "for place in /tmp /var/tmp /usr/tmp; do [ ! -d $place ] || mount --bind /mnt $place; done\n"
+        f"exec {LLMGW} doctor --json --offline\n"
+    )
+    # A compiler is what ctypes makes a temporary file for, when asyncssh looks for a library. /tmp is hidden in there.
+    tools = Path("/run") / f"llmgw-test-{os.getpid()}"
+    tools.mkdir()
+    (tools / "gcc").symlink_to("/bin/false")
+    try:
+        environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "LLMGW_HOME": "/mnt/home"}
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
+    finally:
+        shutil.rmtree(tools)
+    if done.returncode == 99 or "unshare" in done.stderr:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 4, done.stderr
+    found = findings(done)
+    assert "0 KiB are free at /mnt/home" in found["home_full"]
+    assert "0 KiB are free in /tmp" in found["tmp_unusable"]

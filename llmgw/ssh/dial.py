@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Collection
 from typing import Any
 
@@ -58,6 +59,8 @@ async def dial(
         if login.readable_config and (route := await _route(host, options)):
             async with asyncio.timeout(connect_timeout + login_timeout):
                 jump = await _jump(route, login, keepalive)
+        elif "%" in address.host:
+            options["sock"] = await _scoped(address, connect_timeout)
         opening = asyncssh.connect(host, tunnel=jump, **options)
         connection = await _within(opening, client, address, connect_timeout, login_timeout)
     except BaseException as exc:
@@ -170,6 +173,13 @@ async def _jump(route: str, login: Login, keepalive: float) -> asyncssh.SSHClien
         raise
     assert last is not None
     return last
+
+
+async def _scoped(address: Address, timeout: float) -> socket.socket:
+    """A connected socket for an address with a zone, `fe80::1%eth0`: uvloop loses the zone (its issue 539)."""
+    made = await asyncio.to_thread(socket.create_connection, (address.host, address.port), timeout)
+    made.setblocking(False)
+    return made
 
 
 async def _within(

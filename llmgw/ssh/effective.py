@@ -33,7 +33,8 @@ async def effective(node: Node, login: Login) -> list[SshSetting]:
 
     def told(setting: str, value: Any, attribute: str) -> SshSetting:
         here, bare = getattr(configured, attribute), getattr(plain, attribute)
-        source = SAID if value != here else "default" if here == bare else files
+        named = configured.config is not None and configured.config.get(setting) is not None
+        source = SAID if value != here else files if named or here != bare else "default"
         return SshSetting(name=setting, value=str(value), source=source)
 
     found = [

@@ -13,7 +13,9 @@ from llmgw.model.holder import Hint
 
 log = logging.getLogger("llmgw.loops")
 
-LONGEST_REST = 1.0
+SHORT = 0.005
+"""Seconds of a turn after which nobody needs to rest: a few dozen nodes."""
+LONGEST_REST = 2.0
 
 
 class Loop:
@@ -57,8 +59,8 @@ class Loop:
             else:
                 self.failures = 0
                 self.last_error = None
-                took = time.monotonic() - began
-                await asyncio.sleep(min(LONGEST_REST, took * (1 / self.share - 1)))
+                took = time.monotonic() - began - SHORT
+                await asyncio.sleep(min(LONGEST_REST, max(0.0, took) * (1 / self.share - 1)))
                 await self.hint.wait(self.period)
 
 

@@ -23,7 +23,7 @@ AT_ONCE = 50
 class Connect(Loop):
     name = "connect"
     period = 10.0
-    share = 0.05
+    share = 0.02
 
     def __init__(self, world: World) -> None:
         super().__init__()

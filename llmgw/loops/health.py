@@ -36,7 +36,7 @@ HUNG_AFTER = 60.0
 class Health(Loop):
     name = "health"
     period = 1.0
-    share = 0.05
+    share = 0.02
 
     def __init__(self, world: World) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ AT_ONCE = 8
 class Install(Loop):
     name = "install"
     period = 5.0
-    share = 0.05
+    share = 0.02
 
     def __init__(self, world: World) -> None:
         super().__init__()

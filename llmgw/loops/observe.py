@@ -32,7 +32,7 @@ Marks = dict[str, tuple[object, ...]]
 class Observe(Loop):
     name = "observe"
     period = 1.0
-    share = 0.05
+    share = 0.02
 
     def __init__(self, world: World) -> None:
         super().__init__()

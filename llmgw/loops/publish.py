@@ -20,7 +20,7 @@ ADOPTION_PATIENCE = 15.0
 class Publish(Loop):
     name = "publish"
     period = 5.0
-    share = 0.2
+    share = 0.05
 
     def __init__(self, world: World, *, open_to_all: bool = False) -> None:
         super().__init__()

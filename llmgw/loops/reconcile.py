@@ -11,7 +11,7 @@ from llmgw.loops.world import World
 class Reconcile(Loop):
     name = "reconcile"
     period = 2.0
-    share = 0.05
+    share = 0.02
 
     def __init__(self, world: World, act: Act) -> None:
         super().__init__()

@@ -76,8 +76,9 @@ def probes(db: Database) -> dict[str, dict[str, Any]]:
 
 
 def engines(db: Database, node: str | None = None) -> list[NodeEngine]:
-    sql = "SELECT * FROM node_engines WHERE ? IS NULL OR node = ? ORDER BY node, engine"
-    return records(NodeEngine, db, sql, node, node)
+    if node is None:
+        return records(NodeEngine, db, "SELECT * FROM node_engines ORDER BY node, engine")
+    return [one for one in engines(db) if one.node == node]
 
 
 def put_engine(tx: Tx, engine: NodeEngine) -> None:

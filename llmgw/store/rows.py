@@ -40,16 +40,28 @@ def to_row(record: BaseModel, *, exclude: frozenset[str] = frozenset()) -> dict[
 def records(cls: type[R], db: Database, sql: str, *values: Any) -> list[R]:
     """The records of a query whose rows hold all their fields.
 
-    Every turn of every loop reads every row and hardly any has changed: records are frozen, so one does for all.
+    Every turn of every loop reads every row and hardly any has changed: records are frozen, so a row that is as it was
+    the last time gives the same one.
     """
     found = db.conn.execute(sql, values)
     columns = tuple(column[0] for column in found.description)
-    return [_record(cls, columns, row) for row in found]
+    before, now = _last.get((sql, values), {}), {}
+    for row in found:
+        record = before.get(row)
+        now[row] = record if record is not None else _record(cls, columns, row)
+    if len(now) > 1:
+        _last[sql, values] = now
+    return list(now.values())
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=256)
 def _record(cls: type[R], columns: tuple[str, ...], row: tuple[Any, ...]) -> R:
+    """One transaction reads the same row several times."""
     return from_row(cls, dict(zip(columns, row, strict=True)))
+
+
+_last: dict[tuple[str, tuple[Any, ...]], dict[tuple[Any, ...], Any]] = {}
+"""What a query gave: (SQL, values) → row → record. Of queries for more than one row, so there are few."""
 
 
 def from_row(cls: type[R], row: dict[str, Any], **extra: Any) -> R:

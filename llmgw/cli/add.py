@@ -64,6 +64,7 @@ def pairs(values: tuple[str, ...], option: str, between: str = "=") -> dict[str,
 @click.option("--trust-key", metavar="SHA256:…", help="Accept this host key in place of the one that was pinned.")
 @click.option("--ssh-wait", type=Seconds(), help="How long to wait for sshd to answer.  [0, once it has answered 180]")
 @click.option("--despite", multiple=True, metavar="CODE", help="Go on past this error of preflight; may be repeated.")
+@click.option("--mend", is_flag=True, help="Run what mends its findings as root there, by sudo, without asking.")
 @click.option("--take-over", is_flag=True, help="Take a node from a control plane that is gone for good.")
 @click.option("--timeout", type=Seconds(), default=READY_LIMIT, show_default=True, help="How long to wait.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a step on stdout.")
@@ -182,7 +183,8 @@ def _first_contact(
     wanted: NodeOptions,
     labels: dict[str, str],
 ) -> Story:
-    from llmgw.nodes.onboard import Story, Wish
+    from llmgw.nodes.onboard import Story
+    from llmgw.nodes.operator import Wish
     from llmgw.ssh.identity import Login
 
     identities = options["identities"] or settings.ssh.identities
@@ -203,6 +205,7 @@ def _first_contact(
         fingerprint=options["trust_key"] or options["fingerprint"],
         trust_key=bool(options["trust_key"]),
         take_over=options["take_over"],
+        mend=options["mend"],
         wait=options["ssh_wait"],
         ports=settings.engine_ports,
         by=_whose(),

@@ -12,8 +12,10 @@ import click
 from llmgw.cli.board import Board
 from llmgw.config.settings import Settings
 from llmgw.core.fabric import Group
+from llmgw.core.remedies import Remedy
 from llmgw.errors import Refused
 from llmgw.model.node import Problem
+from llmgw.model.secret import Secret
 from llmgw.protocol.randomart import randomart
 
 
@@ -61,6 +63,21 @@ class Answers:
             return click.confirm(f"Add {self._host} all the same?", default=False, err=True)
 
         return await self._shown.ask(question)
+
+    async def mend(self, remedy: Remedy) -> bool:
+        if not self._shown.interactive:
+            return False
+        return await self._shown.ask(
+            lambda: click.confirm(
+                f"{self._host}: llmgw would {remedy.does}:\n  {remedy.command}\nDo it now?", default=True, err=True
+            )
+        )
+
+    async def password(self, remedy: Remedy, why: str) -> Secret | None:
+        if not self._shown.interactive:
+            return None
+        typed = await self.type_in(f"{self._host}: {why}. Password", False)
+        return Secret(typed) if typed else None
 
     async def fabrics(self, found: Sequence[Group]) -> dict[str, tuple[str, ...]]:
         if not self._shown.interactive:

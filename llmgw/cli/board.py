@@ -25,7 +25,8 @@ STEPS = {
     "reach": "answers",
     "identify": "what it is",
     "preflight": "looked over",
-    "decide": "decisions",
+    "mend": "mended",
+    "decide": "whose it is",
     "key": "our key on it",
     "prove": "we come back alone",
     "join": "taken in",
@@ -149,6 +150,8 @@ class _Host:
         if "severity" in more:
             self._findings.append((more["severity"], text, more.get("fix", "")))
             return
+        if step == "identify":
+            self._findings.clear()  # it is looked at once more, after something was mended
         if step not in self._order:
             self._end = "done"
             return
@@ -177,6 +180,8 @@ class _Host:
         grid.add_column(width=10, no_wrap=True)
         grid.add_column(overflow="fold")
         for step in self._order:
+            if step == "mend" and step not in self._steps:
+                continue  # most nodes need none
             text = self._steps.get(step)
             shown = escape(text) if text is not None else f"[dim]{STEPS[step]}[/dim]"
             grid.add_row(self._mark(step), step, shown)

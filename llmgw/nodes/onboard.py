@@ -12,16 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from llmgw.core.fabric import Group, groups
-from llmgw.errors import NodeError, Refused, TimedOut, Unreachable
+from llmgw.core.fabric import groups
+from llmgw.core.remedies import remedies
+from llmgw.errors import LlmgwError, NodeError, Refused, TimedOut, Unreachable
 from llmgw.model.node import Address, NodeOptions, Problem
 from llmgw.model.probe import Probe
 from llmgw.model.requests import Join, Step, Whoami
 from llmgw.nodes.examine import Examined, examine
+from llmgw.nodes.mend import Mender
+from llmgw.nodes.operator import Operator, Wish
 from llmgw.nodes.target import parse_target
 from llmgw.ssh.connection import Connection, connect
 from llmgw.ssh.identity import Login, host_key_fingerprint, operator_authorities, operator_known_keys, resolve
@@ -32,44 +35,15 @@ RESTARTS = ("port_closed", "handshake_dropped", "connect_timeout", "no_route")
 PAUSE = 2.0
 
 
-class Operator(Protocol):
-    """Who adds the node: a person in front of a terminal, or what was said on the command line."""
-
-    async def say(self, step: str, text: str, **more: Any) -> None:
-        """Told of every step, in a sentence."""
-
-    async def trust(self, host: str, key: str, fingerprint: str) -> bool:
-        """Whether a host key that nobody knows yet is to be pinned."""
-
-    async def go_on(self, problems: Sequence[Problem]) -> bool:
-        """Whether to add a node in spite of these errors."""
-
-    async def fabrics(self, found: Sequence[Group]) -> dict[str, tuple[str, ...]]:
-        """Name of a fabric → adapters, for the groups that are on one."""
+SECOND_WAIT = 180.0
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the operator typed after `node add`."""
+class _Left:
+    """What the step `key` wrote."""
 
-    target: str
-    name: str | None = None
-    options: NodeOptions = field(default_factory=NodeOptions)
-    labels: dict[str, str] = field(default_factory=dict)
-    fingerprint: str | None = None
-    """The host key to expect; goes before whatever any file holds."""
-    trust_key: bool = False
-    """It is a changed key, and the operator accepts it."""
-    take_over: bool = False
-    wait: float | None = None
-    """Seconds to wait for sshd. None: not for the first answer, and three minutes for one that was there before."""
-    ports: tuple[int, int] = (41000, 41999)
-    by: str | None = None
-    pins: Path | None = None
-    """The control plane's own known_hosts: a node that is added again must show the key it has shown before."""
-
-
-SECOND_WAIT = 180.0
+    changed: bool
+    created: tuple[str, ...] = ()
 
 
 class Story:
@@ -88,7 +62,7 @@ class Story:
     async def check(self, machines: Sequence[tuple[str, str]] = ()) -> Examined:
         """Looks only. Raises what `reach` raises; what is wrong with the node is in the findings."""
         async with self._reached() as connection:
-            return await self._examined(connection, machines)
+            return await self._examined(connection, self._wish.options, machines)
 
     async def add(self, key: Path, machines: Sequence[tuple[str, str]] = ()) -> Join:
         """All of it. `key` is the control plane's private key.
@@ -96,16 +70,27 @@ class Story:
         Raises Unreachable, TimedOut, Refused (login, host key, preflight, another owner), NodeError.
         """
         async with self._reached() as connection:
-            found = await self._examined(connection, machines)
+            options = self._wish.options
+            found = await self._examined(connection, options, machines)
+            if found.probe is not None:
+                await self._owned(found.probe)
+                if fabrics := await self._fabrics(found.probe):
+                    options = options.model_copy(update={"fabrics": fabrics})
+                    found = await self._examined(connection, options, machines)
+                if await self._mended(connection, found):
+                    found = await self._examined(connection, options, machines)
             probe, accepted = await self._decided(found)
-            options = await self._with_fabrics(probe, accepted)
-            created: tuple[str, ...] = ()
-            if options.own_key:
-                created = await self._leave_key(connection)
+            options = options.model_copy(update={"despite": (*options.despite, *accepted)})
+            left = await self._leave_key(connection) if options.own_key else _Left(False)
             sleeper = await connection.run_script("engine", {"action": "outlive"}, deadline=20.0)
         login = Login(client_keys=(key,)) if options.own_key else self._login
-        await self._prove(login, sleeper, probe)
-        return self._join(probe, options, created)
+        try:
+            await self._prove(login, sleeper, probe)
+        except LlmgwError:
+            if left.changed:
+                await self._take_back(left)
+            raise
+        return self._join(probe, options, left.created)
 
     @contextlib.asynccontextmanager
     async def _reached(self) -> AsyncIterator[Connection]:
@@ -160,10 +145,12 @@ class Story:
             )
         return True
 
-    async def _examined(self, connection: Connection, machines: Sequence[tuple[str, str]]) -> Examined:
+    async def _examined(
+        self, connection: Connection, options: NodeOptions, machines: Sequence[tuple[str, str]]
+    ) -> Examined:
         wish = self._wish
         found = await examine(
-            connection, wish.options, where=wish.target, node_id=wish.name, ports=wish.ports, machines=machines
+            connection, options, where=wish.target, node_id=wish.name, ports=wish.ports, machines=machines
         )
         if found.probe is not None:
             await self._say("identify", _in_a_line(found.probe))
@@ -185,34 +172,76 @@ class Story:
         assert probe is not None  # without one there is an error, and nothing to go on with
         if errors:
             await self._say("decide", f"going on past {', '.join(problem.code for problem in errors)}")
-        owner = probe.owner
-        await self._say("decide", "it is free" if owner is None else f"it obeys control plane {owner.controller_id}")
-        if owner is not None and self._me and owner.controller_id != self._me.controller_id and not wish.take_over:
+        return probe, tuple(problem.code for problem in errors)
+
+    async def _owned(self, probe: Probe) -> None:
+        """A node of another control plane is not touched, and nothing on it is mended."""
+        owner, me = probe.owner, self._me
+        if owner is None:
+            await self._say("decide", "it belongs to no control plane yet")
+        elif me is not None and owner.controller_id == me.controller_id:
+            await self._say("decide", "it is ours already")
+        elif self._wish.take_over:
+            await self._say("decide", f"it is taken over from control plane {owner.controller_id}")
+        else:
             raise Refused(
                 f"{probe.hostname} belongs to another control plane ({owner.controller_id}, term {owner.term}).",
                 fix="Remove it there first; add --take-over if that one is gone for good.",
                 code="foreign_controller",
             )
-        return probe, tuple(problem.code for problem in errors)
 
-    async def _with_fabrics(self, probe: Probe, accepted: tuple[str, ...]) -> NodeOptions:
-        options = self._wish.options
-        options = options.model_copy(update={"despite": (*options.despite, *accepted)})
+    async def _fabrics(self, probe: Probe) -> dict[str, tuple[str, ...]]:
+        """What was declared stays; where nothing was, and there are adapters, the operator is asked."""
+        declared = self._wish.options.fabrics
         found = groups(probe)
-        if found and not options.fabrics and (fabrics := await self._operator.fabrics(found)):
-            options = options.model_copy(update={"fabrics": fabrics})
-        for name, adapters in options.fabrics.items():
+        named = {} if declared or not found else await self._operator.fabrics(found)
+        for name, adapters in (declared or named).items():
             await self._say("decide", f"fabric {name}: {', '.join(adapters)}")
-        return options
+        return named
 
-    async def _leave_key(self, connection: Connection) -> tuple[str, ...]:
+    async def _mended(self, connection: Connection, found: Examined) -> bool:
+        """Takes the remedies that are wanted. One that fails ends nothing: the second look judges."""
+        mender = Mender(connection, self._operator.password)
+        did = False
+        for remedy in remedies(found.problems, found.probe, found.preflight):
+            wanted = remedy.consent == "given" or self._wish.mend
+            if not wanted and (remedy.consent != "asked" or not await self._operator.mend(remedy)):
+                continue
+            await self._say("mend", f"to {remedy.does}: {remedy.command}")
+            try:
+                done = await mender.mend(remedy)
+            except (Refused, NodeError) as exc:
+                await self._say("mend", f"{exc.message} {exc.fix}".rstrip())
+                continue
+            did = True
+            await self._say("mend", f"{done.command}: {done.said}")
+        return did
+
+    async def _leave_key(self, connection: Connection) -> _Left:
+        assert self._me is not None
+        reply = await self._authorize(connection, action="add", line=self._me.key_line)
+        changed = bool(reply.get("changed"))
+        await self._say("key", f"the control plane's key is in {reply.get('path')}{'' if changed else ' already'}")
+        return _Left(changed, tuple(str(path) for path in reply.get("created") or ()))
+
+    async def _take_back(self, left: _Left) -> None:
+        """An add that fails leaves nothing behind, as far as the node lets us in once more."""
+        try:
+            connection = await self._connect(self._login)
+            try:
+                await self._authorize(connection, action="remove", trace=list(left.created))
+            finally:
+                await connection.close()
+        except LlmgwError as exc:
+            await self._say("key", f"the control plane's key could not be taken away again: {exc.message}")
+        else:
+            await self._say("key", "the control plane's key is taken away again")
+
+    async def _authorize(self, connection: Connection, **args: Any) -> dict[str, Any]:
         wish, me = self._wish, self._me
         assert me is not None
-        args = {"action": "add", "line": me.key_line, "key": me.public_key.split()[1], "root": wish.options.root}
-        reply = await connection.run_script("authorize", {**args, "node_id": wish.name or ""}, deadline=30.0)
-        already = "" if reply.get("changed") else " already"
-        await self._say("key", f"the control plane's key is in {reply.get('path')}{already}")
-        return tuple(str(path) for path in reply.get("created") or ())
+        about = {"key": me.public_key.split()[1], "root": wish.options.root, "node_id": wish.name or ""}
+        return await connection.run_script("authorize", {**about, **args}, deadline=30.0)
 
     async def _prove(self, login: Login, sleeper: dict[str, Any], probe: Probe) -> None:
         """From here on the control plane comes by itself, and what it starts must live on: both are tried now, while

@@ -6,35 +6,45 @@ import argparse
 import os
 import platform
 import sys
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
-from tests.bench import gateway, plane, relay
+from tests.bench import gateway, plane, relay, thousand
 
 REPORT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measures llmgw beside others.")
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all without one")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 100, 500])
     parser.add_argument("--only", nargs="*", default=[""], help="proxies with this in their name: llmgw, nginx, vllm")
-    parser.add_argument("--no-plane", action="store_true", help="leave the control plane's own cost out")
-    parser.add_argument("--no-relay", action="store_true", help="leave the relay out")
     parser.add_argument("--no-report", action="store_true", help="do not write docs/benchmarks.md")
     asked = parser.parse_args()
-    plan = gateway.Plan(rounds=asked.rounds, seconds=asked.seconds, streams=tuple(asked.streams))
-    sections = [gateway.run(plan, only=asked.only)]
-    if not asked.no_plane:
-        sections.append(plane.section())
-    if not asked.no_relay:
-        sections.append(relay.section(rounds=asked.rounds))
-    text = "\n".join(sections)
+    if unknown := set(asked.sections) - set(SECTIONS):
+        parser.error(f"no section {', '.join(sorted(unknown))}")
+    text = "\n".join(SECTIONS[name](asked) for name in asked.sections or SECTIONS)
     print(text)
-    if not asked.no_report:
+    if not asked.no_report and not asked.sections:
         REPORT.write_text(report(text))
     return 0
+
+
+def _gateway(asked: argparse.Namespace) -> str:
+    plan = gateway.Plan(rounds=asked.rounds, seconds=asked.seconds, streams=tuple(asked.streams))
+    return gateway.run(plan, only=asked.only)
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], str]] = {
+    "gateway": _gateway,
+    "relay": lambda asked: relay.section(rounds=asked.rounds),
+    "plane": lambda asked: plane.section(),
+    "many": lambda asked: thousand.section(),
+}
+"""What is measured, in the order of the report."""
 
 
 def report(sections: str) -> str:

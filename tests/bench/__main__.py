@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
-from tests.bench import gateway, plane, relay, thousand
+from tests.bench import fleet, gateway, plane, relay, thousand
 
 REPORT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
@@ -42,6 +42,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], str]] = {
     "gateway": _gateway,
     "relay": lambda asked: relay.section(rounds=asked.rounds),
     "plane": lambda asked: plane.section(),
+    "fleet": lambda asked: fleet.section(rounds=asked.rounds),
     "many": lambda asked: thousand.section(),
 }
 """What is measured, in the order of the report."""

@@ -131,12 +131,12 @@ class Plane:
     def json(self, *words: str) -> Any:
         return json.loads(self.llmgw(*words, "--json").stdout)
 
-    def admin(self, path: str) -> Any:
+    def admin(self, path: str, *, method: str = "GET") -> Any:
         """What the admin API answers: as `json`, without the start of a process."""
         token = (self.home / "admin.token").read_text().strip()
         url = f"http://127.0.0.1:{self.admin_port}/api/v1{path}"
-        request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"}, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def served(self) -> dict[str, int]:

@@ -27,6 +27,7 @@ from llmgw.model.base import NAME_RULE, is_name
 from llmgw.model.node import Address, NodeOptions
 from llmgw.model.requests import Join, Joined, NodeDetail, Whoami
 from llmgw.model.snapshot import Snapshot
+from llmgw.pki.sshkey import NAME as KEY_NAME
 
 if TYPE_CHECKING:
     from llmgw.nodes.onboard import Story
@@ -171,7 +172,8 @@ async def _contact(
             by=_whose(),
         )
     story = _first_contact(load_settings(client.home), host, options, shown, me, wanted, labels)
-    return await story.add(client.home.path / "id_ed25519", machines)
+    key = client.home.path / KEY_NAME
+    return await story.add(key if key.exists() else None, machines)
 
 
 def _first_contact(

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from llmgw.model.base import Record
 from llmgw.model.catalog import Seconds
+from llmgw.model.node import ENGINE_PORTS
 
 _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)?")
 _UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -107,7 +108,7 @@ class Settings(Record):
     tls: TlsSettings | None = None
     probe_interval: Seconds = 600.0
     engines: EngineVersions = EngineVersions()
-    engine_ports: tuple[int, int] = (41000, 41999)
+    engine_ports: tuple[int, int] = ENGINE_PORTS
     ssh: SshSettings = SshSettings()
     gateway: GatewaySettings = GatewaySettings()
     mirror: MirrorSettings = MirrorSettings()

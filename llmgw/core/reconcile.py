@@ -143,7 +143,7 @@ def _absence(replica: Replica, model: Model, snapshot: Snapshot, now: float) -> 
     if replica.state is ReplicaState.FAILED and replica.next_try_at is None:
         return f"given up: {replica.reason}"
     node = snapshot.node_by_id.get(replica.lead.node)
-    reachable = node is not None and node.link is LinkState.UP and not node.quarantined
+    reachable = node is not None and node.reachable
     if replica.state is ReplicaState.FAILED and not reachable and now - replica.state_since >= model.lost_after:
         return "failed on a node that cannot be reached"
     if replica.state in _RUNNING and node is not None and node.quarantined:
@@ -193,7 +193,7 @@ def _start_due(buckets: _Buckets, snapshot: Snapshot, now: float) -> list[Action
     actions: list[Action] = []
     for replica in buckets.staying:
         node = snapshot.node_by_id.get(replica.lead.node)
-        if node is None or node.link is not LinkState.UP or node.quarantined:
+        if node is None or not node.reachable:
             continue
         if replica.next_try_at is not None and now < replica.next_try_at:
             continue

@@ -34,7 +34,7 @@ class Install(Loop):
 
     async def turn(self) -> None:
         for node in await self._world.store.read(nodes.every):
-            ready = node.link is LinkState.UP and not node.quarantined and node.id in self._world.probes
+            ready = node.reachable and node.id in self._world.probes
             if ready and node.id not in self._running and node.id not in self._world.leaving:
                 task = asyncio.create_task(self._converge(node), name=f"engines of {node.id}")
                 self._running[node.id] = task

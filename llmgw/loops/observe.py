@@ -18,7 +18,7 @@ from llmgw.loops.changes import S, fail, move
 from llmgw.loops.world import World
 from llmgw.model.event import Severity
 from llmgw.model.listing import Listing
-from llmgw.model.node import LinkState, Node
+from llmgw.model.node import Node
 from llmgw.model.probe import Probe
 from llmgw.model.surroundings import Surroundings, skew
 from llmgw.store import events, intents, nodes, replicas
@@ -47,7 +47,7 @@ class Observe(Loop):
     async def turn(self) -> None:
         world, now = self._world, self._world.clock.monotonic()
         for node in await world.store.read(nodes.every):
-            if node.link is not LinkState.UP or node.quarantined or node.id in world.leaving:
+            if not node.reachable or node.id in world.leaving:
                 continue
             if node.id in self._running:
                 continue

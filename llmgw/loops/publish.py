@@ -8,7 +8,6 @@ from llmgw.loops.base import Loop
 from llmgw.loops.changes import S
 from llmgw.loops.world import World
 from llmgw.model.catalog import Model
-from llmgw.model.node import LinkState
 from llmgw.model.route import KeyTable, Route, RouteTable, Upstream
 from llmgw.model.snapshot import Snapshot
 from llmgw.store import keys, models
@@ -53,7 +52,7 @@ class Publish(Loop):
         for replica in snapshot.replicas_of(model.name):
             node = snapshot.node_by_id.get(replica.lead.node)
             key = self._world.engine_keys.get(replica.id)
-            up = node is not None and node.link is LinkState.UP and not node.quarantined
+            up = node is not None and node.reachable
             if replica.wanted and replica.state is S.READY and up and key is not None:
                 upstreams.append(
                     Upstream(

@@ -28,6 +28,9 @@ class DrainState(StrEnum):
     DRAINED = "drained"
 
 
+ENGINE_PORTS = (41000, 41999)
+"""On each node, both ends included: where engines listen when the configuration says nothing else."""
+
 _PLAIN = re.compile(r"[^\x00-\x20\x7f]{1,255}")
 
 
@@ -132,3 +135,8 @@ class Node(Record):
     added_at: float = 0.0
     seen_at: float | None = None
     probed_at: float | None = None
+
+    @property
+    def reachable(self) -> bool:
+        """It is connected and trusted: it can be asked, and requests may go there."""
+        return self.link is LinkState.UP and not self.quarantined

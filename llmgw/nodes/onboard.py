@@ -64,8 +64,9 @@ class Story:
         async with self._reached() as connection:
             return await self._examined(connection, self._wish.options, machines)
 
-    async def add(self, key: Path, machines: Sequence[tuple[str, str]] = ()) -> Join:
-        """All of it. `key` is the control plane's private key.
+    async def add(self, key: Path | None, machines: Sequence[tuple[str, str]] = ()) -> Join:
+        """All of it. `key` is the control plane's private key; None where that is on another machine, which then tries
+        it itself.
 
         Raises Unreachable, TimedOut, Refused (login, host key, preflight, another owner), NodeError.
         """
@@ -83,7 +84,7 @@ class Story:
             options = options.model_copy(update={"despite": (*options.despite, *accepted)})
             left = await self._leave_key(connection) if options.own_key else _Left(False)
             sleeper = await connection.run_script("engine", {"action": "outlive"}, deadline=20.0)
-        login = Login(client_keys=(key,)) if options.own_key else self._login
+        login = Login(client_keys=(key,)) if options.own_key and key is not None else self._login
         try:
             await self._prove(login, sleeper, probe)
         except LlmgwError:
@@ -267,8 +268,8 @@ class Story:
                 fix=f"Run on it: sudo loginctl enable-linger {name}; or set KillUserProcesses=no in logind.conf.",
                 code="processes_killed",
             )
-        whose = "its own key" if self._wish.options.own_key else "your keys"
-        await self._say("prove", f"the control plane logs in with {whose}; what it starts outlives the connection")
+        whose = "your keys log in once more" if login is self._login else "the control plane logs in with its own key"
+        await self._say("prove", f"{whose}; what is started outlives the connection")
 
     def _join(self, probe: Probe, options: NodeOptions, created: tuple[str, ...]) -> Join:
         wish = self._wish

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from llmgw.core.fabric import Group
 from llmgw.core.remedies import Remedy
-from llmgw.model.node import NodeOptions, Problem
+from llmgw.model.node import ENGINE_PORTS, NodeOptions, Problem
 from llmgw.model.secret import Secret
 
 
@@ -52,7 +52,7 @@ class Wish:
     """Take every remedy there is, unasked."""
     wait: float | None = None
     """Seconds to wait for sshd. None: not for the first answer, and three minutes for one that was there before."""
-    ports: tuple[int, int] = (41000, 41999)
+    ports: tuple[int, int] = ENGINE_PORTS
     by: str | None = None
     pins: Path | None = None
     """The control plane's own known_hosts: a node that is added again must show the key it has shown before."""

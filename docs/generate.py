@@ -122,19 +122,18 @@ def nodes() -> str:
     lines = [
         HEAD.format(source="tests/fleet/surroundings.py"),
         "# What a node may be like\n\n",
-        "Each of these is tried on a real SSH server: it serves, or `llmgw node add --check` names it before a byte\n",
-        "is written. What the codes mean is in [findings.md](findings.md).\n",
+        f"{len(SURROUNDINGS)} surroundings that machines have in the wild. Each is tried on a real SSH server by the "
+        "tests in\n`tests/fleet/`: the node serves, or `llmgw node add --check` names what is wrong and what mends it "
+        "before a byte is\nwritten. What the codes mean is in [findings.md](findings.md).\n",
     ]
     for group, title in GROUPS.items():
-        lines.append(f"\n## {title}\n\n| surrounding | what happens | code | what to do |\n|---|---|---|---|\n")
+        lines.append(f"\n## {title}\n\n| surrounding | | why | code | what to do |\n|---|---|---|---|---|\n")
         for one in SURROUNDINGS:
             if one.group == group:
-                cells = (
-                    one.title,
-                    one.happens,
-                    f"`{one.code}`" if one.code else "–",
-                    one.do or fixes.get(one.code or "") or "–",
-                )
+                outcome = "serves" if one.serves else f"refused, exit {one.status}"
+                code = f"`{one.code}`" if one.code else "–"
+                todo = one.do or ("" if one.severity == "note" else fixes.get(one.code or "", "")) or "–"
+                cells = (one.what, outcome, one.happens, code, todo)
                 lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
     return "".join(lines)
 

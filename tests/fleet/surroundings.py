@@ -51,14 +51,17 @@ class Surrounding:
     """Where it is tried, when not by test_surroundings.py: `test_links.py::test_…`."""
 
     @property
-    def title(self) -> str:
-        return self.what[0].upper() + self.what[1:] if " " in self.what else f"`{self.what}`"
+    def fit(self) -> bool:
+        """Whether a look alone finds nothing that keeps it from serving."""
+        return self.serves or self.severity == "warning" or self.code in FOUND_BY_TRYING
 
     @property
     def name(self) -> str:
         """Fit for a hostname."""
         return re.sub(r"[^a-z0-9]+", "-", self.what.lower()).strip("-")[:40].strip("-")
 
+
+FOUND_BY_TRYING = ("processes_killed",)
 
 GROUPS = {
     "shell": "Login shells",
@@ -213,15 +216,17 @@ AFTER = "(sleep 0.5; echo 'goodbye from .bashrc') &\n"
 FULL = "cat /dev/zero > {0}/filler 2>/dev/null || true"
 
 SHELLS = [
-    Surrounding("shell", "bash", "It serves.", user()),
-    Surrounding("shell", "dash", "It serves.", user("/bin/dash")),
-    Surrounding("shell", "busybox sh", "It serves, also where /bin/sh is busybox.", busybox, needs="/usr/bin/busybox"),
-    Surrounding("shell", "zsh", "It serves.", user("/usr/bin/zsh"), needs="/usr/bin/zsh"),
-    Surrounding("shell", "ksh", "It serves.", user("/usr/bin/ksh"), needs="/usr/bin/ksh"),
+    Surrounding("shell", "`bash`", "It is what most machines have.", user()),
+    Surrounding("shell", "`dash`", "Everything sent is plain sh.", user("/bin/dash")),
+    Surrounding(
+        "shell", "`busybox sh`, also as /bin/sh", "Everything sent is plain sh.", busybox, needs="/usr/bin/busybox"
+    ),
+    Surrounding("shell", "`zsh`", "Everything sent is plain sh.", user("/usr/bin/zsh"), needs="/usr/bin/zsh"),
+    Surrounding("shell", "`ksh`", "Everything sent is plain sh.", user("/usr/bin/ksh"), needs="/usr/bin/ksh"),
     Surrounding(
         "shell",
-        "fish",
-        "It serves; the shell is noted.",
+        "`fish`",
+        "The one command line that it has to read is written so that it can.",
         user("/usr/bin/fish"),
         console("su op -c true"),  # fish makes its own folders at a user's first login
         code="shell_unusual",
@@ -230,8 +235,8 @@ SHELLS = [
     ),
     Surrounding(
         "shell",
-        "tcsh",
-        "It serves; the shell is noted.",
+        "`tcsh`",
+        "The one command line that it has to read is written so that it can.",
         user("/usr/bin/tcsh"),
         code="shell_unusual",
         severity="note",
@@ -243,15 +248,15 @@ NOISE = [
     Surrounding(
         "login",
         "a start-up file that prints before the answer",
-        "It serves: answers are framed and found in what a login prints.",
+        "Answers are framed, and found in whatever a login prints.",
         user(_bashrc="echo 'Welcome to the cluster!'; printf '\\033]0;title\\007'; cat /etc/passwd\n"),
         code="login_noise",
         severity="note",
     ),
     Surrounding(
         "login",
-        "a start-up file that prints inside the answer",
-        "It serves.",
+        "a start-up file that prints while the answer comes",
+        "Answers are framed, and found in whatever a login prints.",
         user(_bashrc=INSIDE),
         code="login_noise",
         severity="note",
@@ -259,25 +264,25 @@ NOISE = [
     Surrounding(
         "login",
         "a start-up file that prints after the answer",
-        "It serves.",
+        "What comes after the last frame is not waited for.",
         user(_bashrc=AFTER),
         code="login_noise",
         severity="note",
     ),
     Surrounding(
         "login",
-        "noise in tcsh",
-        "It serves.",
+        "noise of `tcsh`",
+        "As that of any other shell.",
         user("/usr/bin/tcsh", _tcshrc="echo Hello from tcsh\n"),
         code="login_noise",
         severity="note",
         needs="/usr/bin/tcsh",
     ),
-    Surrounding("login", "a banner", "It serves; a banner is no part of an answer.", banner),
+    Surrounding("login", "a banner before the login", "It is no part of an answer.", banner),
     Surrounding(
         "login",
-        "a message of the day that a start-up file prints",
-        "It serves.",
+        "a message of the day",
+        "It is found around the answer and left out.",
         motd,
         code="login_noise",
         severity="note",
@@ -285,7 +290,7 @@ NOISE = [
     Surrounding(
         "login",
         "a start-up file that ends the login",
-        "It is refused: nothing can be run there.",
+        "Nothing can be run there; what it says is quoted.",
         user(_bashrc="echo 'No automation on this host, please.'; exit 1\n"),
         serves=False,
         code="login_refuses",
@@ -294,8 +299,8 @@ NOISE = [
     ),
     Surrounding(
         "login",
-        "nologin as shell",
-        "It is refused, with what the shell says.",
+        "`nologin` as login shell",
+        "Nothing can be run there; what it says is quoted.",
         user("/usr/sbin/nologin"),
         serves=False,
         code="shell_closed",
@@ -304,24 +309,24 @@ NOISE = [
     ),
     Surrounding(
         "login",
-        "a cloud image's root",
-        "It is refused, with the user to log in as.",
+        "the root of a cloud image",
+        "It says as whom to log in, and so does llmgw.",
         cloud_root,
         serves=False,
         code="login_other_user",
         severity="error",
         status=4,
     ),
-    Surrounding("login", "root", "It serves."),
+    Surrounding("login", "root", "No more is done with it than with any other user."),
     Surrounding(
         "login",
-        "password only and nobody there to type it",
-        "`node add` in a terminal asks for it, once; elsewhere the login is refused.",
+        "password only, and nobody there to type it",
+        "A password is asked for in a terminal only.",
         password_only,
         serves=False,
         code="login_refused",
         status=4,
-        do="Run `llmgw node add` in a terminal: it asks once, then leaves the control plane's own key there.",
+        do="Run it in a terminal: it asks once, and leaves the control plane's own key there.",
     ),
 ]
 
@@ -329,7 +334,7 @@ PYTHON = [
     Surrounding(
         "python",
         "no python3",
-        "It is refused: the node's own python3 does all the work.",
+        "The node's own python3 does all the work there.",
         user(),
         console("rm -f /usr/bin/python3*"),
         serves=False,
@@ -340,7 +345,7 @@ PYTHON = [
     Surrounding(
         "python",
         "python 3.6 beside 3.11",
-        "It serves with the newer one. (A shim that reports 3.6 stands in.)",
+        "The newest is taken. (A shim that says that it is 3.6 stands in.)",
         python36_beside,
         code="python_several",
         severity="note",
@@ -348,7 +353,7 @@ PYTHON = [
     Surrounding(
         "python",
         "python 3.6 alone",
-        "It serves; the wheel of llama.cpp would not run. (A shim that reports 3.6 stands in.)",
+        "The scripts run; the wheel of llama.cpp does not. (A shim that says that it is 3.6 stands in.)",
         python36_alone,
         console("mv /usr/bin/python3.11 /opt/real-python; rm -f /usr/bin/python3"),
         code="python_too_old",
@@ -356,8 +361,8 @@ PYTHON = [
     ),
     Surrounding(
         "python",
-        "python3 is a shim that does not work",
-        "It serves: only an interpreter that answers counts.",
+        "a `python3` that does not work",
+        "Only an interpreter that answers counts; the next one is tried.",
         python_shim,
         code="python_broken",
         severity="note",
@@ -367,8 +372,8 @@ PYTHON = [
 DISKS = [
     Surrounding(
         "disk",
-        "tmp is noexec",
-        "It serves: /tmp is not used.",
+        "`/tmp` noexec",
+        "It is not used.",
         user(),
         console("mount -o remount,noexec /tmp"),
         code="tmp_noexec",
@@ -376,8 +381,8 @@ DISKS = [
     ),
     Surrounding(
         "disk",
-        "tmp is full",
-        "It serves: /tmp is not used; engines may want it.",
+        "`/tmp` full",
+        "It is not used by llmgw; engines may want it.",
         user(),
         console("mount -o remount,size=1m /tmp; " + FULL.format("/tmp")),
         code="tmp_full",
@@ -385,8 +390,8 @@ DISKS = [
     ),
     Surrounding(
         "disk",
-        "the home is read-only",
-        "It is refused: neither key nor engines find a place.",
+        "`$HOME` read-only",
+        "Neither engines nor our key find a place there.",
         user(),
         console("mount --bind $HOME $HOME; mount -o remount,bind,ro $HOME"),
         serves=False,
@@ -397,8 +402,8 @@ DISKS = [
     ),
     Surrounding(
         "disk",
-        "a read-only home with the root elsewhere",
-        "It serves with your key.",
+        "`$HOME` read-only, the root elsewhere",
+        "With `--no-key` and `--root` nothing is written to it.",
         user(),
         console(
             "mkdir -p /srv/llmgw; chown 1200:1200 /srv/llmgw; chmod 700 /srv/llmgw; "
@@ -410,8 +415,8 @@ DISKS = [
     ),
     Surrounding(
         "disk",
-        "the home is full",
-        "It is refused before anything is written.",
+        "`$HOME` full",
+        "Our key does not fit; what was there stays as it was.",
         user(),
         mounted("$HOME", SMALL_HOME + FULL.format("$HOME")),
         serves=False,
@@ -421,8 +426,8 @@ DISKS = [
     ),
     Surrounding(
         "disk",
-        "the home is noexec",
-        "It is refused: no engine can be started there.",
+        "`$HOME` noexec",
+        "No engine could be started there.",
         user(),
         console("mount --bind $HOME $HOME; mount -o remount,bind,noexec $HOME"),
         serves=False,
@@ -430,12 +435,17 @@ DISKS = [
         severity="error",
         status=4,
     ),
-    Surrounding("disk", "a home shared by two nodes", "Both serve; each keeps a folder of its own in it.", shared_home),
-    Surrounding("disk", "the second node of a shared home", "Both serve.", shared_home),
+    Surrounding(
+        "disk",
+        "a home shared by two nodes",
+        "Both serve: engines and weights are shared, each keeps a folder of its own for the rest.",
+        shared_home,
+    ),
+    Surrounding("disk", "the second node of a shared home", "One line of our key serves both.", shared_home),
     Surrounding(
         "disk",
         "a root on a full disk",
-        "It becomes a node without the engine; the event says how much is missing.",
+        "It becomes a node; the engine is not installed, and the event says how much is missing.",
         do="Free space, or name a --root on a larger disk.",
         test="test_bad_hosts.py::test_a_full_disk_on_the_node_is_told_by_install",
     ),
@@ -445,8 +455,8 @@ SERVERS = [
     *(
         Surrounding(
             "sshd",
-            f"MaxSessions {most}",
-            "It serves: what the server grants is learnt.",
+            f"`MaxSessions {most}`",
+            "What the server grants is learnt; scripts wait for one another.",
             sshd(f"MaxSessions {most}"),
             code="max_sessions_small" if most < 3 else None,
             severity="note" if most < 3 else None,
@@ -455,16 +465,16 @@ SERVERS = [
     ),
     Surrounding(
         "sshd",
-        "MaxStartups 2",
-        "It serves: a dropped handshake is tried again.",
+        "`MaxStartups 2`",
+        "Handshakes that are dropped are tried again.",
         sshd("MaxStartups 2"),
         code="max_startups_small",
         severity="note",
     ),
     Surrounding(
         "sshd",
-        "AllowTcpForwarding no",
-        "It serves: traffic goes over a relay on the node.",
+        "`AllowTcpForwarding no`",
+        "A relay on the node carries the traffic.",
         sshd("AllowTcpForwarding no"),
         code="forwarding_forbidden",
         severity="warning",
@@ -472,26 +482,26 @@ SERVERS = [
     ),
     Surrounding(
         "sshd",
-        "AllowTcpForwarding no and MaxSessions 1",
-        "It serves: the relay gets a connection of its own.",
+        "`AllowTcpForwarding no`, `MaxSessions 1`",
+        "The relay has a connection of its own.",
         sshd("AllowTcpForwarding no", "MaxSessions 1"),
         code="forwarding_forbidden",
         severity="warning",
         relay=True,
     ),
-    Surrounding("sshd", "no SFTP", "It serves: SFTP is not used.", sshd("# no Subsystem")),
+    Surrounding("sshd", "no SFTP", "It is not used.", sshd("# no Subsystem")),
     Surrounding(
         "sshd",
-        "ForceCommand that runs what was asked",
-        "It serves.",
+        "a ForceCommand that runs what was asked",
+        "It has to run it to the letter.",
         sshd('ForceCommand /bin/sh -c "$SSH_ORIGINAL_COMMAND"'),
         code="forced_command",
         severity="warning",
     ),
     Surrounding(
         "sshd",
-        "keys are read from elsewhere",
-        "It is refused: a key in the home would open nothing.",
+        "keys that are read from elsewhere",
+        "A key in the home would open nothing.",
         keys_elsewhere,
         serves=False,
         code="keys_elsewhere",
@@ -499,12 +509,18 @@ SERVERS = [
         status=4,
     ),
     Surrounding(
-        "sshd", "dropbear", "It serves.", dropbear, code="dropbear", severity="note", needs="/usr/sbin/dropbear"
+        "sshd",
+        "`dropbear`",
+        "From 2022.82 on. Our key's line holds what it knows of restrictions; it cannot forbid remote listeners.",
+        dropbear,
+        code="dropbear",
+        severity="note",
+        needs="/usr/sbin/dropbear",
     ),
     Surrounding(
         "sshd",
-        "KillUserProcesses yes",
-        "`node add` tries it and is refused: engines would die at each lost link. (PAM stands in for logind.)",
+        "`KillUserProcesses=yes`",
+        "Every engine would end with its connection; `node add` tries it. (PAM stands in for logind.)",
         kills_processes,
         serves=False,
         code="processes_killed",
@@ -513,11 +529,156 @@ SERVERS = [
     ),
 ]
 
+WAYS = [
+    Surrounding(
+        "way",
+        "a name that nobody knows",
+        "The name service does not know it.",
+        serves=False,
+        code="unknown_host",
+        status=5,
+        do="Check the spelling.",
+        test="test_bad_hosts.py::test_an_unknown_name",
+    ),
+    Surrounding(
+        "way",
+        "a closed port",
+        "Nothing listens there.",
+        serves=False,
+        code="port_closed",
+        status=5,
+        do="Start sshd there, or give its port with the host.",
+        test="test_bad_hosts.py::test_a_closed_port",
+    ),
+    Surrounding(
+        "way",
+        "an address without a route",
+        "Nobody answers.",
+        serves=False,
+        code="no_route",
+        status=5,
+        do="Is the machine on, and does a firewall let us through?",
+        test="test_bad_hosts.py::test_no_route",
+    ),
+    Surrounding(
+        "way",
+        "a key that is refused",
+        "What was tried is named.",
+        serves=False,
+        code="login_refused",
+        status=4,
+        do="Put the key there, or name another one with `-i`.",
+        test="test_bad_hosts.py::test_a_refused_login",
+    ),
+    Surrounding(
+        "way",
+        "another fingerprint than `--fingerprint` demands",
+        "Both are told.",
+        serves=False,
+        code="host_key_changed",
+        status=4,
+        do="Compare it on the machine itself: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`",
+        test="test_bad_hosts.py::test_a_wrong_fingerprint",
+    ),
+    Surrounding(
+        "way",
+        "an alias of the SSH configuration, with Include, Port, User, IdentityFile",
+        "OpenSSH's configuration applies; `node show` says what comes from it.",
+        test="test_ways.py::test_an_alias_with_all_that_goes_with_it",
+    ),
+    Surrounding(
+        "way",
+        "two jump hosts, one of them dying",
+        "The node is out of reach meanwhile; then its engines are found again as they were.",
+        test="test_ways.py::test_two_jump_hosts_one_of_them_dying",
+    ),
+    Surrounding(
+        "way",
+        "a jump host whose key nobody knows",
+        "Nothing is sent through it.",
+        serves=False,
+        code="jump_host_key",
+        status=4,
+        do="Connect to it once with ssh, so that its key is in your known_hosts.",
+        test="test_ways.py::test_a_jump_host_that_nobody_knows_is_named",
+    ),
+    Surrounding(
+        "way",
+        "IPv6, with and without a zone",
+        "Written in brackets where a port follows.",
+        test="test_ways.py::test_ipv6_with_and_without_a_zone",
+    ),
+    Surrounding(
+        "way",
+        "a firewall that forgets idle connections without a word",
+        "None of ours is idle: each is kept alive.",
+        test="test_middlebox.py::test_a_firewall_that_forgets_idle_connections_forgets_none_of_ours",
+    ),
+    Surrounding(
+        "way",
+        "half-open TCP",
+        "It is found by the keepalive and opened again; engines go on.",
+        test="test_middlebox.py::test_half_open_connections_are_found_and_opened_again",
+    ),
+    Surrounding(
+        "way",
+        "a server that hangs",
+        "As half-open TCP.",
+        test="test_middlebox.py::test_a_server_that_hangs_is_found_and_asked_anew",
+    ),
+    Surrounding(
+        "way",
+        "sshd that restarts during the add",
+        "It is waited for: three minutes, or as long as `--ssh-wait` says.",
+        test="test_onboarding.py::test_sshd_that_restarts_during_the_add_is_waited_for",
+    ),
+    Surrounding(
+        "way",
+        "a machine that is still booting",
+        "With `--ssh-wait` it is waited for.",
+        test="test_onboarding.py::test_sshd_that_comes_up_late_is_waited_for",
+    ),
+    Surrounding(
+        "way",
+        "several adds of one node at the same moment",
+        "One does the work, the others say whose it is and wait for it.",
+        test="test_onboarding.py::test_the_same_node_added_twice_at_the_same_moment",
+    ),
+    Surrounding(
+        "way",
+        "a changed host key",
+        "Nothing is sent to it; the node is quarantined, with both keys and the command that trusts the new one.",
+        serves=False,
+        code="host_key_changed",
+        status=4,
+        do="If you know why: `llmgw node add HOST --trust-key SHA256:…`; it serves again with the same engines.",
+        test="test_onboarding.py::test_a_changed_host_key_is_trusted_again_on_the_operators_word",
+    ),
+    Surrounding(
+        "way",
+        "a host certificate of your own authority",
+        "`@cert-authority` in known_hosts vouches for it; nobody is asked.",
+        test="test_onboarding.py::test_an_authority_in_known_hosts_vouches",
+    ),
+    Surrounding(
+        "way",
+        "a password",
+        "It is asked for once in a terminal, then the control plane comes with its own key.",
+        test="test_onboarding.py::test_a_password_is_asked_for_once_and_never_again",
+    ),
+    Surrounding(
+        "way",
+        "a key of your own and none of ours",
+        "`--no-key` leaves nothing in authorized_keys.",
+        test="test_onboarding.py::test_without_a_key_of_ours",
+    ),
+]
+
 SYSTEM = [
     Surrounding(
         "system",
-        "the clock is two hours ahead",
-        "It serves: no clocks are compared.",
+        "a clock two hours ahead",
+        "No clocks are compared.",
         sshd(f"SetEnv LD_PRELOAD={FAKETIME} FAKETIME=+2h"),
         code="clock_wrong",
         severity="warning",
@@ -525,8 +686,8 @@ SYSTEM = [
     ),
     Surrounding(
         "system",
-        "the clock is two hours behind",
-        "It serves.",
+        "a clock two hours behind",
+        "No clocks are compared.",
         sshd(f"SetEnv LD_PRELOAD={FAKETIME} FAKETIME=-2h"),
         code="clock_wrong",
         severity="warning",
@@ -534,4 +695,35 @@ SYSTEM = [
     ),
 ]
 
-SURROUNDINGS = [*SHELLS, *NOISE, *PYTHON, *DISKS, *SERVERS, *SYSTEM]
+SYSTEM += [
+    Surrounding(
+        "system",
+        "a machine id that another node has",
+        "An image was cloned; the host key tells them apart.",
+        code="machine_id_cloned",
+        severity="warning",
+        test="test_onboarding.py::test_a_cloned_machine_id_is_a_finding",
+    ),
+    Surrounding(
+        "system",
+        "the same machine under a second name",
+        "One machine is one node: both names are told.",
+        serves=False,
+        code="same_machine",
+        status=4,
+        do="Remove it under its first name, then add it again.",
+        test="test_bad_hosts.py::test_the_same_machine_under_two_names",
+    ),
+    Surrounding(
+        "system",
+        "another machine of the same hostname",
+        "A node is called by its hostname.",
+        serves=False,
+        code="name_taken",
+        status=4,
+        do="Give this one another name with `--name`.",
+        test="test_bad_hosts.py::test_two_machines_with_one_hostname",
+    ),
+]
+
+SURROUNDINGS = [*SHELLS, *NOISE, *PYTHON, *DISKS, *SERVERS, *WAYS, *SYSTEM]

@@ -5,6 +5,9 @@ Ages are counted to `snapshot.at`: the clock is the control plane's, also when a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from llmgw.admin.text import age, size
 from llmgw.model.node import DrainState, Node
 from llmgw.model.replica import Replica
@@ -105,6 +108,28 @@ def model_rows(snapshot: Snapshot) -> Rows:
     return columns, rows
 
 
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    index = gpu.get("index")
+    words = [f"{gpu.get('name') or gpu.get('vendor')}", f"{size(gpu.get('memory_total'))} {gpu.get('memory_kind')}"]
+    if gpu.get("driver"):
+        words.append(f"driver {gpu['driver']}")
+    if gpu.get("slices"):
+        words.append(f"MIG, {len(gpu['slices'])} slices")
+    if gpu.get("health") not in (None, "ok"):
+        words.append(f"{gpu['health']}: {gpu.get('health_detail')}")
+    return f"{gpu.get('pci') if index is None else index}: {', '.join(words)}"
+
+
+def _holder(use: Mapping[str, Any]) -> str:
+    whose = f"replica {use['replica']}" if use.get("replica") else use.get("owner")
+    return f"pid {use.get('pid')} ({use.get('name')}, user {use.get('user')}), {size(use.get('memory'))}, {whose}"
+
+
+def _port(port: Mapping[str, Any]) -> str:
+    rate = f", {port['rate_gbps']:g} Gb/s" if port.get("rate_gbps") else ""
+    return f"{port.get('hca')} port {port.get('port')}: {port.get('state')} {port.get('link_layer')}{rate}"
+
+
 def node_detail(detail: NodeDetail, now: float | None = None) -> list[tuple[str, object]]:
     """Key and value, in the order a person asks for them. `now`: as in `age`."""
     node, probe = detail.node, detail.probe or {}
@@ -129,10 +154,9 @@ def node_detail(detail: NodeDetail, now: float | None = None) -> list[tuple[str,
             ("python", f"{probe.get('python', {}).get('version')} ({probe.get('python', {}).get('executable')})"),
             ("root", f"{node.root}, {size((probe.get('root') or {}).get('free'))} free"),
         ]
-        lines += [
-            ("gpu", f"{gpu.get('index')}: {gpu.get('name')}, {size(gpu.get('memory_total'))} {gpu.get('memory_kind')}")
-            for gpu in probe.get("gpus", [])
-        ]
+        lines += [("gpu", _gpu(gpu)) for gpu in probe.get("gpus") or ()]
+        lines += [("gpu use", _holder(use)) for use in probe.get("gpu_processes") or ()]
+        lines += [("fabric", _port(port)) for port in probe.get("fabric") or ()]
         lines += [("unknown", f"{key}: {why}") for key, why in probe.get("unknown", {}).items()]
     lines += [(f"{one.engine}", f"{one.version} {one.state} {one.detail}") for one in detail.engines]
     lines += [("label", f"{key}={value}") for key, value in node.labels.items()]

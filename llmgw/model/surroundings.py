@@ -19,6 +19,10 @@ class Surroundings(Record):
     """How many sessions the server granted side by side, where a limit was met."""
     same_machine_id: tuple[str, ...] = ()
     """Other nodes that have the same machine id."""
+    own_key: bool = True
+    """False: none of our keys is to be left there (`--no-key`)."""
+    key_line: str | None = None
+    """The line of our key, where it is known."""
     fabrics: dict[str, tuple[str, ...]] = {}
     """Fabrics declared for this node: name → adapters, `mlx5_0` or `mlx5_0:1`."""
 

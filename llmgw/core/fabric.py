@@ -17,6 +17,7 @@ class Group:
     network: str
     """`subnet manager at LID 1`, `10.0.7.0/24`."""
     adapters: tuple[str, ...]
+    """`mlx5_0`; `mlx5_0:1` where the ports of one adapter are on several networks."""
 
     def __str__(self) -> str:
         return f"{self.kind} {', '.join(self.adapters)} ({self.network})"
@@ -24,13 +25,19 @@ class Group:
 
 def groups(probe: Probe) -> list[Group]:
     """The groups of a node, InfiniBand first. Ports that are down belong to none."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], list[HcaPort]] = {}
+    networks: dict[str, set[tuple[str, str]]] = {}
     for port in probe.fabric or ():
         if (port.state or "").upper() == "ACTIVE":
             kind = "RoCE" if port.link_layer == "Ethernet" else "InfiniBand"
-            network = _roce(port, probe) if kind == "RoCE" else _infiniband(port)
-            found.setdefault((kind, network), []).append(port.hca)
-    return [Group(kind, network, tuple(dict.fromkeys(adapters))) for (kind, network), adapters in sorted(found.items())]
+            place = (kind, _roce(port, probe) if kind == "RoCE" else _infiniband(port))
+            found.setdefault(place, []).append(port)
+            networks.setdefault(port.hca, set()).add(place)
+
+    def name(port: HcaPort) -> str:
+        return port.hca if len(networks[port.hca]) == 1 else f"{port.hca}:{port.port}"
+
+    return [Group(*place, tuple(dict.fromkeys(map(name, ports)))) for place, ports in sorted(found.items())]
 
 
 def _infiniband(port: HcaPort) -> str:

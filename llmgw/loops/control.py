@@ -59,6 +59,7 @@ class Control:
         if wish.take_over:
             await self._outbid(wish.owner_term or 0)
         joined = await self._world.store.write(lambda tx: join(tx, name, wish))
+        name = joined.node.id
         self._world.probe_now.add(name)
         if wish.take_over:
             self._world.taking_over.add(name)

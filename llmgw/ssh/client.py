@@ -32,6 +32,8 @@ class Client(asyncssh.SSHClient):
         self._asked = 0
         self.asking = False
         """A person is typing: time does not count meanwhile."""
+        self.answered_at: float | None = None
+        """When they last had typed, by the loop's clock."""
         self.shown: str | None = None
         self.vouched = False
         """The server showed a certificate of one of the authorities."""
@@ -98,6 +100,7 @@ class Client(asyncssh.SSHClient):
             return await self._prompt(question, echo)
         finally:
             self.asking = False
+            self.answered_at = asyncio.get_running_loop().time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 import asyncssh
@@ -57,8 +57,7 @@ async def dial(
         if host_key is None and authorities:
             options["server_host_key_algs"] = [*HOST_CERTIFICATE_ALGORITHMS, *options["server_host_key_algs"]]
         if login.readable_config and (route := await _route(host, options)):
-            async with asyncio.timeout(connect_timeout + login_timeout):
-                jump = await _jump(route, login, keepalive)
+            jump = await _in_time(_jump(route, login, keepalive), address, route, connect_timeout + login_timeout)
         elif "%" in address.host:
             options["sock"] = await _scoped(address, connect_timeout)
         opening = asyncssh.connect(host, tunnel=jump, **options)
@@ -123,6 +122,16 @@ def _options(address: Address, login: Login, host_key: str | None, keepalive: fl
         "keepalive_interval": keepalive,
         "keepalive_count_max": KEEPALIVE_COUNT,
     }
+
+
+async def _in_time(
+    opening: Coroutine[Any, Any, asyncssh.SSHClientConnection], address: Address, route: str, seconds: float
+) -> asyncssh.SSHClientConnection:
+    try:
+        async with asyncio.timeout(seconds):
+            return await opening
+    except TimeoutError:
+        raise failures.jump_timeout(address, route, seconds) from None
 
 
 async def _route(host: str, options: dict[str, Any]) -> str | None:
@@ -192,9 +201,7 @@ async def _within(
         if not task.done():
             if not client.connected.done():
                 raise failures.connect_timeout(address, connect_timeout)
-            await asyncio.wait((task,), timeout=login_timeout)
-            while client.asking and not task.done():
-                await asyncio.wait((task,), timeout=login_timeout)
+            await _logged_in(task, client, login_timeout)
             if not task.done():
                 raise failures.login_timeout(address, login_timeout)
         return task.result()
@@ -202,6 +209,17 @@ async def _within(
         task.cancel()
         task.add_done_callback(_discard)
         raise
+
+
+async def _logged_in(task: asyncio.Future[Any], client: Client, login_timeout: float) -> None:
+    """Returns when the login is through or has had its time, which begins anew each time a person has typed."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    while not task.done():
+        left = max(began, client.answered_at or began) + login_timeout - clock()
+        if left <= 0 and not client.asking:
+            return
+        await asyncio.wait((task,), timeout=left if left > 0 else login_timeout)
 
 
 def _discard(task: asyncio.Future[asyncssh.SSHClientConnection]) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import asyncssh
 
-from llmgw.errors import ConfigError
 from llmgw.model.node import Node
 from llmgw.model.requests import SshSetting
 from llmgw.ssh.identity import Login, host_key_fingerprint
@@ -15,7 +14,7 @@ SAID = "node add"
 
 
 async def effective(node: Node, login: Login) -> list[SshSetting]:
-    """The settings that a connection to `node` is made with. Raises ConfigError for a configuration that is damaged.
+    """The settings that a connection to `node` is made with; one that says why, where a configuration is damaged.
 
     `login` is the one that is used for it. What OpenSSH's configuration sets is told apart from what was typed by
     reading it again without either.
@@ -29,7 +28,7 @@ async def effective(node: Node, login: Login) -> list[SshSetting]:
         configured = await _options(name, login.readable_config)
         plain = await _options(name, [])
     except (asyncssh.ConfigParseError, ValueError) as exc:
-        raise ConfigError(f"the SSH configuration cannot be used: {exc}.", fix="Mend it, or set ssh.config.") from None
+        return [SshSetting(name="Host", value=f"the SSH configuration cannot be used: {exc}", source=files)]
 
     def told(setting: str, value: Any, attribute: str) -> SshSetting:
         here, bare = getattr(configured, attribute), getattr(plain, attribute)

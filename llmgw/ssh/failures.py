@@ -74,6 +74,14 @@ def connect_timeout(address: Address, seconds: float) -> TimedOut:
     )
 
 
+def jump_timeout(address: Address, route: str, seconds: float) -> TimedOut:
+    return TimedOut(
+        f"the way to {address} leads over {route}, which did not let us through within {seconds:g} s.",
+        fix=f"Try it by hand: ssh {route.split(',')[0]}",
+        code="jump_timeout",
+    )
+
+
 def login_timeout(address: Address, seconds: float) -> TimedOut:
     return TimedOut(
         f"{address} accepted the connection, but the login did not end within {seconds:g} s.",

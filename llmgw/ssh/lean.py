@@ -109,7 +109,7 @@ def _take_data(made: Any) -> None:
             if len(arrived) < end or length > made._max_recv_pktlen:
                 return
             plain = cipher.open(header, arrived[start + _LENGTH : end])
-            if plain is None or not (plain[1] == MSG_IGNORE or (plain[1] == MSG_CHANNEL_DATA and _taken(made, plain))):
+            if plain is None or not _taken(made, plain):
                 cipher.put_back(plain)
                 return
             start = end
@@ -120,6 +120,8 @@ def _take_data(made: Any) -> None:
 
 
 def _taken(made: Any, plain: bytes) -> bool:
+    if len(plain) < _HEAD or plain[1] != MSG_CHANNEL_DATA:
+        return len(plain) > 1 and plain[1] == MSG_IGNORE
     take = getattr(made._channels.get(int.from_bytes(plain[2:6], "big")), "lean_take", None)
     size = int.from_bytes(plain[6:_HEAD], "big")
     whole = 0 < size == len(plain) - plain[0] - _HEAD

@@ -243,7 +243,7 @@ class Pool:
         self.audit = audit
         self.local = local
         self._host_keys = host_keys
-        self._writing = False
+        self._writing = self._unwritten = False
         self._links: dict[str, Link] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -264,13 +264,20 @@ class Pool:
 
     def _pin(self, pins: HostKeys, address: Address, host_key: str) -> None:
         """The file is written once for all the nodes that are added in one go."""
-        if pins.hold(address, host_key) and not self._writing:
+        self._unwritten = pins.hold(address, host_key) or self._unwritten
+        if self._unwritten and not self._writing:
             self._writing = True
             asyncio.get_running_loop().call_soon(self._write, pins)
 
     def _write(self, pins: HostKeys) -> None:
         self._writing = False
-        pins.write()
+        try:
+            pins.write()
+        except OSError as exc:
+            # The key is demanded all the same: it is in the database. It is written with the next one.
+            log.error("the pins could not be written: %s", exc)
+        else:
+            self._unwritten = False
 
     async def remove(self, node: str) -> None:
         """Disconnects a node and forgets it, its pin included. Nothing when there is none."""

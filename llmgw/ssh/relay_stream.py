@@ -188,7 +188,7 @@ class RelayStream(asyncio.Transport):
     def close(self) -> None:
         if self._closing:
             return
-        self._closing = self._shut = True
+        self._closing = self._shut = self._reading = True
         self._receive = _discard
         self._deliver()  # nobody reads it, and the engine must not wait for that
         if not self._out:

@@ -150,9 +150,13 @@ class Relays:
                 f"it allows one session a connection, and no second connection: {exc.message}",
                 fix="Set MaxSessions to at least 2 there.",
             ) from None
-        relay = await self._on(extra)
+        relay = None
+        try:
+            relay = await self._on(extra)
+        finally:
+            if relay is None:
+                extra.abort()
         if relay is None:
-            extra.abort()
             raise Refused("it opens no session.", fix="Look at MaxSessions there.")
         return relay
 

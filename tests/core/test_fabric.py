@@ -36,6 +36,11 @@ def test_two_ports_of_an_adapter_are_one_adapter() -> None:
     assert found([ib("mlx5_0"), ib("mlx5_0", port=2)])[0].adapters == ("mlx5_0",)
 
 
+def test_ports_of_one_adapter_on_two_networks_are_told_apart() -> None:
+    both = found([ib("mlx5_0"), ib("mlx5_0", port=2, sm_lid=9)])
+    assert [group.adapters for group in both] == [("mlx5_0:1",), ("mlx5_0:2",)]
+
+
 def test_what_is_down_is_on_no_fabric() -> None:
     assert found([ib("mlx5_0", state="DOWN"), ib("mlx5_1", state=None)]) == []
 

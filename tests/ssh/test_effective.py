@@ -78,3 +78,10 @@ async def test_without_our_key_it_is_the_configured_one(login: Login, shared_ssh
 async def test_this_machine(login: Login) -> None:
     found = await shown(Address(host="local", user="me"), login, "")
     assert "loopback" in found["HostName"][0]
+
+
+async def test_a_broken_configuration_is_said_and_not_raised(tmp_path: Path, shared_sshd) -> None:
+    config = tmp_path / "broken"
+    config.write_text("Port many\n")
+    found = await shown(Address(host="h", user="u"), Login(config_files=(config,)), shared_sshd.host_key)
+    assert "cannot be used" in found["Host"][0]

@@ -154,3 +154,11 @@ def test_a_packet_that_was_looked_at_is_still_there() -> None:
         assert ours.verify_and_decrypt(b"head", sealed[4:], mac) == plain == bytes([number]) * 32
     sealed, mac = theirs.encrypt_and_sign(b"head", bytes(32))
     assert ours.verify_and_decrypt(b"daeh", sealed[4:], mac) is None
+
+
+@pytest.mark.parametrize("plain", [b"", b"\x04", b"\x04\x5e", b"\x00\x5e\x00\x00\x00\x00\xff\xff\xff\xff"])
+def test_a_packet_too_short_or_lying_is_left_to_asyncssh(plain: bytes) -> None:
+    class Made:
+        _channels: dict[int, object] = {}
+
+    assert not lean._taken(Made(), plain)

@@ -185,6 +185,12 @@ async def test_typing_takes_its_time(server) -> None:
     await (await connect(address, login=login, host_key=key, login_timeout=0.3)).close()
 
 
+async def test_what_comes_after_the_typing_has_its_time_too(server) -> None:
+    address, key, _ = server
+    _, login = typist("wrong", "correct horse", pause=0.45)  # the last answer comes just after twice the time
+    await (await connect(address, login=login, host_key=key, login_timeout=0.5)).close()
+
+
 async def test_nobody_types_for_an_unknown_host(server) -> None:
     address, _, seen = server
     asked, login = typist("correct horse")

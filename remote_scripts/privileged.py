@@ -28,6 +28,7 @@ PACKAGES = {
                          "pacman": "rdma-core"},
     "ldd": {"apt": "libc-bin", "dnf": "glibc-common", "zypper": "glibc", "pacman": "glibc", "apk": "musl-utils"},
     "libgomp": {"apt": "libgomp1", "dnf": "libgomp", "zypper": "libgomp1", "pacman": "gcc-libs", "apk": "libgomp"},
+    "libibverbs": {"apt": "ibverbs-providers", "dnf": "libibverbs", "zypper": "libibverbs", "pacman": "rdma-core"},
     "libstdc++": {"apt": "libstdc++6", "dnf": "libstdc++", "zypper": "libstdc++6", "pacman": "gcc-libs",
                   "apk": "libstdc++"},
 }

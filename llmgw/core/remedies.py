@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from llmgw.core.findings import account, system
 from llmgw.core.findings.rules import Facts
 from llmgw.model.node import Problem
 from llmgw.model.preflight import Preflight
@@ -20,13 +21,6 @@ Consent = Literal["given", "asked", "named"]
 """`given`: whoever adds the node asked for it by what they declared; it is done. `asked`: a person in front of a
 terminal is asked. `named`: done only where somebody asks for it."""
 
-MANAGED = {
-    "infiniband-diags": ("apt", "dnf", "zypper", "pacman"),
-    "ldd": ("apt", "dnf", "zypper", "pacman", "apk"),
-    "libgomp": ("apt", "dnf", "zypper", "pacman", "apk"),
-    "libstdc++": ("apt", "dnf", "zypper", "pacman", "apk"),
-}
-"""For each package of the script's list the package managers that have it."""
 INSTALLING = 900.0
 """Seconds: lists are fetched, a lock is waited for, a slow mirror answers."""
 QUICK = 60.0
@@ -52,27 +46,20 @@ class Remedy:
 Mend = Callable[[Problem, Facts], Remedy | None]
 
 
-def remedies(
-    problems: Sequence[Problem], probe: Probe | None, preflight: Preflight | None, *, errors_only: bool = False
-) -> list[Remedy]:
-    """The remedies for these findings on this node, those for errors first; installations are one.
-
-    `errors_only`: only what keeps the node from serving.
-    """
+def remedies(problems: Sequence[Problem], probe: Probe | None, preflight: Preflight | None) -> list[Remedy]:
+    """The remedies for these findings on this node, those for errors first; installations are one."""
     facts = Facts(probe, preflight)
     found = [
         remedy
         for problem in sorted(problems, key=lambda problem: problem.severity != "error")
-        if (problem.severity == "error" or not errors_only)
-        and (mend := MENDS.get(problem.code)) is not None
-        and (remedy := mend(problem, facts)) is not None
+        if (mend := MENDS.get(problem.code)) is not None and (remedy := mend(problem, facts)) is not None
     ]
     return _as_one(found)
 
 
 def _linger(problem: Problem, facts: Facts) -> Remedy:
     does = f"let {facts.user}'s processes live on after a logout (lingering)"
-    return Remedy("linger", (problem.code,), does, problem.fix, "asked")
+    return Remedy("linger", (problem.code,), does, account.enable_linger(facts), "asked")
 
 
 def _fabric_tools(problem: Problem, facts: Facts) -> Remedy | None:
@@ -80,10 +67,12 @@ def _fabric_tools(problem: Problem, facts: Facts) -> Remedy | None:
 
 
 def _libraries(problem: Problem, facts: Facts) -> Remedy | None:
-    there = facts.preflight.libraries if facts.preflight else {}
-    absent = [name for name, found in there.items() if not found]
-    packages = tuple(package for package in ("libgomp", "libstdc++") if any(package in name for name in absent))
-    return _install(problem, facts, packages, "asked")
+    packages = system.missing_libraries(facts.preflight) if facts.preflight else ()
+    return _install(problem, facts, tuple(packages), "asked")
+
+
+def _verbs(problem: Problem, facts: Facts) -> Remedy | None:
+    return _install(problem, facts, ("libibverbs",), "given")
 
 
 def _ldd(problem: Problem, facts: Facts) -> Remedy | None:
@@ -104,6 +93,7 @@ def _peermem(problem: Problem, facts: Facts) -> Remedy:
 MENDS: dict[str, Mend] = {
     "kills_processes": _linger,
     "fabric_tools_missing": _fabric_tools,
+    "fabric_no_verbs": _verbs,
     "library_missing": _libraries,
     "ldd_missing": _ldd,
     "fabric_no_peermem": _peermem,
@@ -112,10 +102,10 @@ MENDS: dict[str, Mend] = {
 
 
 def _install(problem: Problem, facts: Facts, packages: tuple[str, ...], consent: Consent) -> Remedy | None:
-    if not packages or any(facts.manager not in MANAGED[package] for package in packages):
+    command = facts.install(*packages)
+    if command is None:
         return None
-    args = {"packages": packages}
-    return Remedy("install", (problem.code,), "", problem.fix, consent, INSTALLING, args)
+    return Remedy("install", (problem.code,), "", command, consent, INSTALLING, {"packages": packages})
 
 
 def _as_one(found: Sequence[Remedy]) -> list[Remedy]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from llmgw.core.findings import RULES
-from llmgw.core.remedies import MANAGED, MENDS, Remedy, remedies
+from llmgw.core.packages import PACKAGES
+from llmgw.core.remedies import MENDS, Remedy, remedies
 from llmgw.model.node import Problem
 from llmgw.model.preflight import Preflight
 from llmgw.model.probe import Probe
@@ -33,14 +34,13 @@ def found(
     probe: dict[str, Any] | None = None,
     preflight: dict[str, Any] | None = None,
     outside: dict[str, Any] | None = None,
-    **more: Any,
 ) -> list[Remedy]:
     problems = list(judged(probe, preflight, outside).values())
     documents = (
         Probe.model_validate(changed(PROBE, probe or {})),
         Preflight.model_validate(changed(PREFLIGHT, preflight or {})),
     )
-    return remedies(problems, *documents, **more)
+    return remedies(problems, *documents)
 
 
 def test_a_healthy_node_needs_none() -> None:
@@ -70,10 +70,21 @@ def test_two_installations_that_are_asked_for_are_one() -> None:
     assert (ldd.args["packages"], ldd.consent) == (("ldd",), "named")
 
 
-def test_errors_come_first_and_may_come_alone() -> None:
+def test_what_a_fabric_needs_is_installed_at_once() -> None:
+    (remedy,) = found({"fabric.+": PORT}, {"libraries": {"libibverbs.so.1": False}}, FABRIC)
+    assert (remedy.consent, set(remedy.mends)) == ("given", {"fabric_tools_missing", "fabric_no_verbs"})
+    assert set(remedy.args["packages"]) == {"infiniband-diags", "libibverbs"}
+
+
+def test_errors_come_first() -> None:
     facts = {"probe": {"fabric.+": PORT}, "preflight": KILLS, "outside": FABRIC}
     assert [remedy.name for remedy in found(**facts)] == ["linger", "install"]
-    assert [remedy.name for remedy in found(**facts, errors_only=True)] == ["linger"]
+
+
+def test_the_command_is_none_of_the_words_of_a_finding() -> None:
+    problem = Problem(code="kills_processes", severity="error", message="x", fix="Ask somebody, or do nothing.")
+    (remedy,) = remedies([problem], Probe.model_validate(PROBE), None)
+    assert remedy.command == "sudo loginctl enable-linger anna"
 
 
 def test_cards_that_are_unloaded_may_be_kept_loaded() -> None:
@@ -108,9 +119,8 @@ def test_every_remedy_mends_a_finding_that_exists() -> None:
 
 
 def test_the_script_knows_the_packages_for_the_same_managers() -> None:
-    assert {name: set(kinds) for name, kinds in table("PACKAGES").items()} == {
-        name: set(kinds) for name, kinds in MANAGED.items()
-    }
+    theirs = table("PACKAGES")
+    assert theirs == {name: PACKAGES[name] for name in theirs}
 
 
 @pytest.mark.parametrize("manager", ["apt", "dnf", "zypper", "pacman", "apk"])
@@ -120,6 +130,7 @@ def test_the_script_knows_the_packages_for_the_same_managers() -> None:
         ("infiniband-diags", "fabric_tools_missing", {"fabric.+": PORT}, {}, FABRIC),
         ("libgomp", "library_missing", {}, {"libraries": {"libgomp.so.1": False}}, {}),
         ("libstdc++", "library_missing", {}, {"libraries": {"libstdc++.so.6": False}}, {}),
+        ("libibverbs", "fabric_no_verbs", {}, {"libraries": {"libibverbs.so.1": False}}, FABRIC),
         ("ldd", "ldd_missing", {}, {"tools.ldd": None}, {}),
     ],
 )

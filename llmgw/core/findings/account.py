@@ -35,8 +35,7 @@ def python_missing(facts: Facts) -> Said:
     """Everything done on a node is done by its own python3 of version 3.6 or newer; nothing else is needed there."""
     if "no python3" not in facts.outside.refusal:
         return None
-    fix = facts.install(apt="python3", dnf="python3", zypper="python3", pacman="python", apk="python3", other="python3")
-    return "no python3 of version 3.6 or newer answers there", fix
+    return "no python3 of version 3.6 or newer answers there", facts.install("python3") or "Install python3 there."
 
 
 @rule("shell_closed", "error", "Give the user a shell, `sudo chsh -s /bin/sh USER`, or name another user.")
@@ -99,16 +98,21 @@ def python_too_old(preflight: Preflight, facts: Facts) -> Said:
         return None
     best = max(working, key=lambda one: version(one.version))
     message = f"its newest python is {best.version} ({best.path}): the llama.cpp wheel needs 3.10"
-    if facts.manager in ("dnf", "zypper"):
-        return message, facts.install(dnf="python3.11", zypper="python311", other="python3.11")
-    return message
+    install = facts.install("python3.11")
+    return (message, install) if install else message
 
 
 @on_preflight("python_broken", "note", "Repair or remove it; the scripts go on to the next interpreter.")
 def python_broken(preflight: Preflight, facts: Facts) -> Said:
     """An interpreter on the PATH that does not work: a shim without its version, a broken link, one that hangs."""
-    broken = [f"{one.path} {one.fault}" for one in preflight.pythons if one.fault]
-    return quoted(listed(broken), 400) if broken else None
+    broken = [one for one in preflight.pythons if one.fault]
+    if not broken:
+        return None
+    said = [f"{one.path} ({quoted(one.fault or '', 120)})" for one in broken]
+    if len(said) == 1:
+        return f"one python on the path does not work: {said[0]}"
+    more = f", and {len(said) - 2} more" if len(said) > 2 else ""
+    return f"{len(said)} pythons on the path do not work: {', '.join(said[:2])}{more}"
 
 
 @on_preflight("python_several", "note")
@@ -156,7 +160,7 @@ def sudo_refused(preflight: Preflight, facts: Facts) -> Said:
     return f"sudo does not serve {facts.user}: {quoted(preflight.sudo.detail or 'no reason given')}"
 
 
-@on_preflight("sudo_unknown", "note", "Try it by hand where you want to know: sudo -n true")
+@on_preflight("sudo_unknown", "note", "Try it by hand where you want to know: `sudo -n true`.")
 def sudo_unknown(preflight: Preflight, facts: Facts) -> Said:
     """Whether sudo wants a password is not known: asking it would leave lines in its log and a mail to root.
 
@@ -184,7 +188,11 @@ def kills_processes(preflight: Preflight, facts: Facts) -> Said:
     if facts.probe is not None and facts.probe.user.uid == 0:
         return None
     message = f"logind has KillUserProcesses=yes and {facts.user} does not linger: engines would end with the session"
-    return message, facts.root(f"loginctl enable-linger {arg(facts.user)}")
+    return message, enable_linger(facts)
+
+
+def enable_linger(facts: Facts) -> str:
+    return facts.root(f"loginctl enable-linger {arg(facts.user)}")
 
 
 @on_preflight("linger_without_manager", "warning", "sudo systemctl start user@UID")
@@ -197,7 +205,10 @@ def linger_without_manager(preflight: Preflight, facts: Facts) -> Said:
         return None
     uid = facts.probe.user.uid if facts.probe else "$(id -u)"
     if not logind.systemd_run:
-        return "logind has KillUserProcesses=yes and there is no systemd-run to keep engines from it"
+        fix = (
+            "Install systemd's tools (the package systemd), or set `KillUserProcesses=no` in /etc/systemd/logind.conf."
+        )
+        return "logind has KillUserProcesses=yes and there is no systemd-run to keep engines from it", fix
     return f"{facts.user} lingers but its own systemd does not run", facts.root(f"systemctl start user@{uid}")
 
 
@@ -230,9 +241,7 @@ def loose_keys(preflight: Preflight, facts: Facts) -> Said:
 )
 def home_unwritable(preflight: Preflight, facts: Facts) -> Said:
     """The home cannot be written, so the key of the control plane finds no place in ~/.ssh."""
-    home = preflight.mount((facts.probe.user.home if facts.probe else None) or "")
-    if home is None and len(preflight.mounts) > 1:
-        home = preflight.mounts[1]
+    home = facts.home
     if home is None or home.writable is None or (home.writable and not home.read_only):
         return None
     if home.place != home.path:
@@ -244,7 +253,7 @@ def home_unwritable(preflight: Preflight, facts: Facts) -> Said:
 @on_preflight(
     "selinux_enforcing",
     "note",
-    "Where an engine is denied: `ausearch -m avc -ts recent`, then restorecon -R on its path.",
+    "Where an engine is denied: `ausearch -m avc -ts recent`, then `restorecon -R` on its path.",
 )
 def selinux_enforcing(preflight: Preflight, facts: Facts) -> Said:
     """SELinux enforces: below a home all is well, a root elsewhere needs labels that let its files run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmgw.core.findings.rules import Facts, Said, arg, listed, on_preflight, on_probe, quoted
+from llmgw.core.findings.rules import Facts, Said, arg, listed, many, on_preflight, on_probe, quoted
 from llmgw.core.fit import gib
 from llmgw.engines.base import MIB
 from llmgw.model.gpu import Gpu, GpuProcess
@@ -39,7 +39,9 @@ def gpu_lost(probe: Probe, facts: Facts) -> Said:
     return f"{gpu_names(lost)} is lost{': ' + quoted(why) if why else ''}"
 
 
-@on_probe("gpu_unhealthy", "warning", "Look for Xid errors in dmesg; nvidia-smi --gpu-reset -i N, or reboot the node.")
+@on_probe(
+    "gpu_unhealthy", "warning", "Look for Xid errors in dmesg; `sudo nvidia-smi --gpu-reset -i N`, or reboot the node."
+)
 def gpu_unhealthy(probe: Probe, facts: Facts) -> Said:
     """The driver answers ERR! or Unknown Error for a card: part of it does not work."""
     # Where nvidia-smi fails as a whole no single card is to blame.
@@ -54,7 +56,7 @@ def gpu_unhealthy(probe: Probe, facts: Facts) -> Said:
 @on_probe(
     "gpu_ecc_errors",
     "warning",
-    "Drain the node, `nvidia-smi --gpu-reset`; when they come again have the card replaced.",
+    "Drain the node, `sudo nvidia-smi --gpu-reset`; when they come again have the card replaced.",
 )
 def gpu_ecc_errors(probe: Probe, facts: Facts) -> Said:
     """Uncorrected memory errors: what was computed with that memory was wrong or was ended."""
@@ -62,7 +64,7 @@ def gpu_ecc_errors(probe: Probe, facts: Facts) -> Said:
     if not sick:
         return None
     count = sum(gpu.ecc_uncorrected or 0 for gpu in sick)
-    return f"{gpu_names(sick)} had {count} uncorrected memory error(s) since the driver was loaded"
+    return f"{gpu_names(sick)} had {many(count, 'uncorrected memory error')} since the driver was loaded"
 
 
 @on_probe("gpu_hot", "warning", "Look at its fans and the air around it.")
@@ -112,7 +114,7 @@ def _held(probe: Probe, use: GpuProcess) -> str:
     return f"{use.name or 'a process'} (pid {use.pid}, user {use.user or '?'}) holds {gib(use.memory or 0)}{where}"
 
 
-@on_probe("gpu_memory_held", "warning", "Ask the user, or end the process: kill PID")
+@on_probe("gpu_memory_held", "warning", "Ask the user, or end the process: `kill PID`.")
 def gpu_memory_held(probe: Probe, facts: Facts) -> Said:
     """Somebody else's process holds memory of a GPU: nothing is placed on that GPU while it does."""
     uses = sorted(_holding(probe, "theirs"), key=lambda use: -(use.memory or 0))
@@ -121,7 +123,7 @@ def gpu_memory_held(probe: Probe, facts: Facts) -> Said:
     kill = _kill(uses[:4], facts)
     return listed(
         _held(probe, use) for use in uses
-    ), f"Ask {listed(sorted({use.user or '?' for use in uses}))}, or: {kill}"
+    ), f"Ask {listed(sorted({use.user or '?' for use in uses}))}, or `{kill}`."
 
 
 @on_probe("gpu_memory_orphaned", "warning", "kill PID")
@@ -147,7 +149,9 @@ def gpus_mixed(probe: Probe, facts: Facts) -> Said:
 
 
 @on_probe(
-    "amd_no_driver", "warning", "sudo modprobe amdgpu; where there is none, install the distribution's newer kernel."
+    "amd_no_driver",
+    "warning",
+    "Run `sudo modprobe amdgpu`; where there is none, install the distribution's newer kernel.",
 )
 def amd_no_driver(probe: Probe, facts: Facts) -> Said:
     """An AMD card that the amdgpu driver does not hold serves no engine."""
@@ -167,7 +171,9 @@ def amd_no_rocm(probe: Probe, facts: Facts) -> Said:
     return f"there is no ROCm for {listed(gpu.name or gpu.pci or 'an AMD GPU' for gpu in gpus)}"
 
 
-@on_probe("intel_no_driver", "note", "sudo modprobe xe || sudo modprobe i915; where there is none, a newer kernel.")
+@on_probe(
+    "intel_no_driver", "note", "Run `sudo modprobe xe || sudo modprobe i915`; where there is none, a newer kernel."
+)
 def intel_no_driver(probe: Probe, facts: Facts) -> Said:
     """An Intel card that neither i915 nor xe holds serves no engine."""
     cards = probe.intel.cards if probe.intel else ()
@@ -175,7 +181,7 @@ def intel_no_driver(probe: Probe, facts: Facts) -> Said:
     return f"no driver holds the Intel card {listed(card.pci for card in cards)}" if cards else None
 
 
-@on_preflight("gpu_no_access", "warning", "sudo usermod -aG render,video USER, then log in again.")
+@on_preflight("gpu_no_access", "warning", "Run `sudo usermod -aG render,video USER`, then log in again.")
 def gpu_no_access(preflight: Preflight, facts: Facts) -> Said:
     """The GPU is there and this user may not open it: /dev/kfd and /dev/dri belong to the groups render and video."""
     shut = [one for one in preflight.devices if not one.ok and not one.path.startswith("/dev/infiniband")]
@@ -184,8 +190,27 @@ def gpu_no_access(preflight: Preflight, facts: Facts) -> Said:
     wanted = sorted({one.group for one in shut if one.group and one.group != "root"})
     message = f"{facts.user} may not open {listed(one.path for one in shut)}"
     if not wanted:
-        return message, facts.root(f"chmod a+rw {' '.join(arg(one.path) for one in shut[:4])}")
-    return message, facts.root(f"usermod -aG {arg(','.join(wanted))} {arg(facts.user)}") + ", then log in again."
+        return message, _OF_NVIDIA if all(one.path.startswith("/dev/nvidia") for one in shut) else _by_udev(facts)
+    join = facts.root(f"usermod -aG {arg(','.join(wanted))} {arg(facts.user)}")
+    return message, f"Run `{join}`, then log in again."
+
+
+_OF_NVIDIA = (
+    "Give them to a group of this user's: `options nvidia NVreg_DeviceFileGID=GID NVreg_DeviceFileMode=0660` in "
+    "/etc/modprobe.d/nvidia.conf, then reboot."
+)
+
+
+def _by_udev(facts: Facts) -> str:
+    """Doors of root's alone are given to the group that has them elsewhere; what chmod did would be undone at boot."""
+    rule = arg('KERNEL=="kfd|renderD*", GROUP="render", MODE="0660"')
+    steps = (
+        f"echo {rule} | {facts.root('tee /etc/udev/rules.d/70-llmgw.rules')}",
+        facts.root("udevadm control --reload"),
+        facts.root("udevadm trigger"),
+        facts.root(f"usermod -aG render {arg(facts.user)}"),
+    )
+    return f"Run `{' && '.join(steps)}`, then log in again."
 
 
 @on_probe("igpu_beside", "note")

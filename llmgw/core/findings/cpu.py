@@ -25,8 +25,8 @@ def cpu_avx2_hidden(probe: Probe, facts: Facts) -> Said:
     if not _without_avx2(probe) or not _virtual(probe):
         return None
     fix = (
-        "Set the machine's CPU type to `host` (Proxmox: qm set ID --cpu host; libvirt: <cpu mode='host-passthrough'/>; "
-        "QEMU: -cpu host) in place of kvm64 or qemu64, then stop and start it."
+        "Set the machine's CPU type to `host` (Proxmox: `qm set ID --cpu host`; libvirt: "
+        "`<cpu mode='host-passthrough'/>`; QEMU: `-cpu host`) in place of kvm64 or qemu64, then stop and start it."
     )
     return f"the virtual CPU ({probe.cpu.model or 'unnamed'}) shows no AVX2: {COST}", fix
 

@@ -18,7 +18,7 @@ def _remount(place: str, facts: Facts) -> str:
     return facts.root(f'mount -o remount,rw "$(findmnt -nro TARGET -T {arg(place)})"')
 
 
-@on_probe("unsafe_root", "error", "Correct its owner and mode (chmod go-w), or name another --root.")
+@on_probe("unsafe_root", "error", "Correct its owner and mode (`chmod go-w`), or name another --root.")
 def unsafe_root(probe: Probe, facts: Facts) -> Said:
     """The root is a link, belongs to somebody else or may be written by others: they could change what is run there."""
     root = probe.root
@@ -35,7 +35,7 @@ def unwritable_root(probe: Probe, facts: Facts) -> Said:
     if root.owner_ok is False or (root.writable is not False and not root.read_only):
         return None
     if root.read_only:
-        return f"{place} is mounted read-only", _remount(place, facts) + ", or name another --root."
+        return f"{place} is mounted read-only", f"Run `{_remount(place, facts)}`, or name another --root."
     return f"{place} cannot be written by this user"
 
 
@@ -67,7 +67,7 @@ def few_inodes(probe: Probe, facts: Facts) -> Said:
     place = probe.root.place or probe.root.path
     return (
         f"{place} has room for {free} more files only",
-        f"df -i {arg(place)}; then remove small files, or name another --root.",
+        f"See `df -i {arg(place)}`; remove small files, or name another --root.",
     )
 
 
@@ -91,8 +91,8 @@ def root_shared(probe: Probe, facts: Facts) -> Said:
 @on_preflight("home_shared", "note", "Nothing, when it is meant so.")
 def home_shared(preflight: Preflight, facts: Facts) -> Said:
     """The home lies on a network file system: the key put into ~/.ssh opens every machine that shares it."""
-    home = next((one for one in preflight.mounts if one.shared and one.path not in ("/tmp", "/dev/shm")), None)
-    if home is None or facts.probe is None or home.path != facts.probe.user.home:
+    home = facts.home
+    if home is None or not home.shared:
         return None
     return f"the home {home.path} lies on {home.fs}: the key put there opens every machine that shares it"
 
@@ -100,7 +100,7 @@ def home_shared(preflight: Preflight, facts: Facts) -> Said:
 @on_preflight("home_full", "warning", "Free some space in the home.")
 def home_full(preflight: Preflight, facts: Facts) -> Said:
     """A full home takes no key, and engines that keep a cache there fail in odd ways."""
-    home = preflight.mount((facts.probe.user.home if facts.probe else None) or "")
+    home = facts.home
     if home is None or home.free is None:
         return None
     if home.free >= 4 * MIB and (home.inodes_free is None or home.inodes_free >= 20):
@@ -124,7 +124,7 @@ def tmp_full(preflight: Preflight, facts: Facts) -> Said:
         return None
     return (
         f"/tmp is full: {tmp.free // MIB} MB free",
-        f"{facts.root('du -xd1 /tmp')} | sort -n | tail, then remove what nobody needs",
+        f"Look at `{facts.root('du -xd1 /tmp')} | sort -n | tail`, and remove what nobody needs.",
     )
 
 
@@ -140,7 +140,7 @@ def tmp_unwritable(preflight: Preflight, facts: Facts) -> Said:
 
 
 @on_preflight(
-    "shm_small", "warning", "sudo mount -o remount,size=16G /dev/shm; in a container --shm-size or --ipc=host."
+    "shm_small", "warning", "Run `sudo mount -o remount,size=16G /dev/shm`; in a container --shm-size or --ipc=host."
 )
 def shm_small(preflight: Preflight, facts: Facts) -> Said:
     """Processes of one engine talk through /dev/shm; on several GPUs they need more than a container's 64 MB."""

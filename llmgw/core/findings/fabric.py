@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmgw.core.findings.rules import Facts, Said, arg, listed, on_probe, rule
+from llmgw.core.findings.rules import Facts, Said, listed, on_preflight, on_probe, raised, rule
+from llmgw.core.packages import VERBS
+from llmgw.model.preflight import Preflight
 from llmgw.model.probe import HcaPort, Probe
 
 LEAST_ADAPTERS = 2
@@ -64,7 +66,7 @@ def fabric_port_down(facts: Facts) -> Said:
     return listed(down), "Look at the cable and the switch; `ip link set IF up` where the interface is down."
 
 
-@rule("fabric_no_subnet_manager", "warning", "Start one on a node or switch: sudo systemctl enable --now opensm")
+@rule("fabric_no_subnet_manager", "warning", "Start one on a node or a switch: `sudo systemctl enable --now opensm`.")
 def fabric_no_subnet_manager(facts: Facts) -> Said:
     """An InfiniBand port that has seen no subnet manager (SM lid 0) gets no address and carries nothing."""
     lost = [
@@ -74,9 +76,8 @@ def fabric_no_subnet_manager(facts: Facts) -> Said:
     ]
     if not lost:
         return None
-    install = facts.install(apt="opensm", dnf="opensm", zypper="opensm", pacman="opensm", other="opensm")
-    start = facts.root("systemctl enable --now opensm")
-    fix = f"On one node of the fabric, unless a switch does it: {install} && {start}"
+    steps = (facts.install("opensm"), facts.root("systemctl enable --now opensm"))
+    fix = f"On one node of the fabric, unless a switch does it: `{' && '.join(filter(None, steps))}`."
     return f"no subnet manager is seen by {listed(lost)}", fix
 
 
@@ -144,8 +145,16 @@ def fabric_tools_missing(facts: Facts) -> Said:
         return None
     if not any(port.link_layer == "InfiniBand" for _, port in _declared(facts)):
         return None
-    names = {"apt": "infiniband-diags", "dnf": "infiniband-diags", "zypper": "infiniband-diags", "pacman": "rdma-core"}
-    return "infiniband-diags is not installed", facts.install(**names, other="infiniband-diags")
+    return "infiniband-diags is not installed", facts.install("infiniband-diags") or "Install infiniband-diags there."
+
+
+@on_preflight("fabric_no_verbs", "warning", "Install libibverbs with the driver of the adapters.")
+def fabric_no_verbs(preflight: Preflight, facts: Facts) -> Said:
+    """Without libibverbs NCCL finds no adapter and says nothing of it: it uses plain sockets, many times slower."""
+    if not facts.outside.fabrics or preflight.libraries.get(VERBS) is not False:
+        return None
+    fix = facts.install("libibverbs") or "Install libibverbs with the driver of the adapters there."
+    return f"{VERBS} is not found: NCCL would use plain sockets in place of the fabric", fix
 
 
 @on_probe("memlock_low", "warning", "Raise `memlock` in /etc/security/limits.conf, then log in again.")
@@ -155,6 +164,5 @@ def memlock_low(probe: Probe, facts: Facts) -> Said:
     active = any(port.state == "ACTIVE" for port in probe.fabric or ())
     if limit is None or not 0 <= limit < LEAST_MEMLOCK or not (facts.outside.fabrics or active) or probe.user.uid == 0:
         return None
-    lines = " ".join(arg(f"{facts.user} {kind} memlock unlimited") for kind in ("soft", "hard"))
-    fix = f"printf '%s\\n' {lines} | {facts.root('tee /etc/security/limits.d/llmgw-memlock.conf')}, then log in again"
+    fix = raised(facts, "memlock", "unlimited", "soft", "hard")
     return f"{facts.user} may lock {limit >> 10} KiB of memory, RDMA needs it unlimited", fix

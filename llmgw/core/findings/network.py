@@ -21,14 +21,16 @@ def _free(facts: Facts) -> tuple[int, int] | None:
     return high - low + 1 - len(taken), high - low + 1
 
 
-@rule("ports_none", "error", "Set engine_ports in llmgw.yaml to another range, or stop what listens there: ss -ltnp")
+@rule("ports_none", "error", "Set engine_ports in llmgw.yaml to another range, or stop what listens there: `ss -ltnp`.")
 def ports_none(facts: Facts) -> Said:
     """Every engine listens on a port of the range engine_ports, on 127.0.0.1."""
     free = _free(facts)
     return f"none of the {free[1]} ports for engines is free" if free is not None and free[0] == 0 else None
 
 
-@rule("ports_few", "warning", "Set engine_ports in llmgw.yaml to another range, or stop what listens there: ss -ltnp")
+@rule(
+    "ports_few", "warning", "Set engine_ports in llmgw.yaml to another range, or stop what listens there: `ss -ltnp`."
+)
 def ports_few(facts: Facts) -> Said:
     """Hardly any port of engine_ports is free: replicas will find none."""
     free = _free(facts)

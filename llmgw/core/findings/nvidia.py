@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmgw.core.findings.cards import gpu_names, lost_gpus
-from llmgw.core.findings.rules import Facts, Said, arg, listed, on_probe, quoted, version
+from llmgw.core.findings.rules import Facts, Said, arg, listed, many, on_probe, quoted, version
 from llmgw.model.gpu import Card, Gpu
 from llmgw.model.probe import Probe
 
@@ -65,9 +65,10 @@ def gpu_no_driver(probe: Probe, facts: Facts) -> Said:
     cards = _cards(probe)
     if probe.nvidia is None or not cards or probe.nvidia.smi is not None:
         return None
-    message = f"{len(cards)} NVIDIA card(s) on PCI, but no nvidia-smi was found"
+    message = f"{many(len(cards), 'NVIDIA card')} on PCI, but no nvidia-smi was found"
     if probe.os.id == "ubuntu":
-        return message, f"{facts.root('ubuntu-drivers install')}, then reboot; or say where it is with --nvidia-smi."
+        install = facts.root("ubuntu-drivers install")
+        return message, f"Run `{install}`, then reboot; or say where it is with --nvidia-smi."
     return message, _NEEDS_DRIVER
 
 
@@ -80,7 +81,7 @@ def gpu_nouveau(probe: Probe, facts: Facts) -> Said:
     bar = facts.root(
         "sh -c 'printf \"blacklist nouveau\\noptions nouveau modeset=0\\n\" > /etc/modprobe.d/no-nouveau.conf'"
     )
-    return f"nouveau holds the NVIDIA card {listed(held)}", f"Install the NVIDIA driver; {bar}; then reboot."
+    return f"nouveau holds the NVIDIA card {listed(held)}", f"Install the NVIDIA driver, run `{bar}`, then reboot."
 
 
 @on_probe("gpu_given_away", "note")
@@ -103,7 +104,7 @@ def gpu_missing(probe: Probe, facts: Facts) -> Said:
         return None
     absent = [card.pci for card in cards if card.pci not in {gpu.pci for gpu in (*shown, *lost)}]
     where = f" ({listed(absent)} is missing)" if 0 < len(absent) < len(cards) else ""
-    return f"{len(cards)} NVIDIA card(s) on PCI, the driver shows {len(shown)}{where}"
+    return f"{many(len(cards), 'NVIDIA card')} on PCI, the driver shows {len(shown)}{where}"
 
 
 @on_probe("gpu_driver_old", "warning", "Install a newer NVIDIA driver, 580 or later.")
@@ -153,12 +154,13 @@ def fabric_manager_stopped(probe: Probe, facts: Facts) -> Said:
     start = facts.root("systemctl enable --now nvidia-fabricmanager")
     if nvidia.fabric_manager.version is None and nvidia.driver:
         branch = nvidia.driver.split(".")[0]
-        package = facts.install(
-            apt=arg(f"nvidia-fabricmanager-{branch}={nvidia.driver}*"),
-            dnf=arg(f"nvidia-fabric-manager-{nvidia.driver}"),
-            other=f"the fabric manager {nvidia.driver}",
-        )
-        return message, f"{start} (where it is not installed: {package})"
+        names = {
+            "apt": arg(f"nvidia-fabricmanager-{branch}={nvidia.driver}*"),
+            "dnf": arg(f"nvidia-fabric-manager-{nvidia.driver}"),
+        }
+        install = facts.install(names=names)
+        first = f"run `{install}`" if install else f"install the fabric manager {nvidia.driver}"
+        return message, f"Run `{start}`; where it is not installed, {first} before."
     return message, start
 
 
@@ -179,7 +181,9 @@ def fabric_manager_mismatch(probe: Probe, facts: Facts) -> Said:
 
 
 @on_probe(
-    "gpu_fabric_not_joined", "error", "sudo systemctl restart nvidia-fabricmanager; journalctl -u nvidia-fabricmanager"
+    "gpu_fabric_not_joined",
+    "error",
+    "Run `sudo systemctl restart nvidia-fabricmanager`, then read `journalctl -u nvidia-fabricmanager`.",
 )
 def gpu_fabric_not_joined(probe: Probe, facts: Facts) -> Said:
     """A GPU that has not joined its NVLink fabric starts no CUDA program; one in progress for minutes never joins."""
@@ -188,7 +192,8 @@ def gpu_fabric_not_joined(probe: Probe, facts: Facts) -> Said:
     waiting = [gpu for gpu in _gpus(probe) if (gpu.fabric_state or "").lower() in ("in progress", "not started")]
     if not waiting:
         return None
-    fix = f"{facts.root('systemctl restart nvidia-fabricmanager')}; then journalctl -u nvidia-fabricmanager"
+    restart = facts.root("systemctl restart nvidia-fabricmanager")
+    fix = f"Run `{restart}`, then read `journalctl -u nvidia-fabricmanager`."
     return f"{gpu_names(waiting)} has not joined the NVLink fabric ({waiting[0].fabric_state})", fix
 
 
@@ -202,10 +207,10 @@ def imex_stopped(probe: Probe, facts: Facts) -> Said:
         return None
     message = "NVIDIA's IMEX service does not run: no memory is shared over NVLink with other machines"
     start = facts.root("systemctl enable --now nvidia-imex")
-    return message, f"Write the addresses of the rack to /etc/nvidia-imex/nodes_config.cfg; {start}"
+    return message, f"Write the addresses of the rack to /etc/nvidia-imex/nodes_config.cfg, then run `{start}`."
 
 
-@on_probe("persistence_off", "note", "sudo nvidia-smi -pm 1, or enable nvidia-persistenced.")
+@on_probe("persistence_off", "note", "Run `sudo nvidia-smi -pm 1`, or enable nvidia-persistenced.")
 def persistence_off(probe: Probe, facts: Facts) -> Said:
     """With persistence mode off the driver unloads an idle card; the next start costs seconds: "Driver Persistence"."""
     idle = [gpu for gpu in _gpus(probe) if gpu.persistence is False and gpu.memory_kind == "dedicated"]
@@ -217,7 +222,9 @@ def persistence_off(probe: Probe, facts: Facts) -> Said:
 
 
 @on_probe(
-    "mig_without_slices", "warning", "nvidia-smi mig -cgi PROFILE -C makes slices; nvidia-smi -mig 0 switches MIG off."
+    "mig_without_slices",
+    "warning",
+    "`sudo nvidia-smi mig -cgi PROFILE -C` makes slices; `sudo nvidia-smi -mig 0` switches MIG off.",
 )
 def mig_without_slices(probe: Probe, facts: Facts) -> Said:
     """MIG is on and the card is cut into no slice: nothing can use it."""
@@ -225,9 +232,8 @@ def mig_without_slices(probe: Probe, facts: Facts) -> Said:
     if not empty:
         return None
     index = empty[0].index if empty[0].index is not None else "N"
-    fix = (
-        f"{facts.root(f'nvidia-smi mig -i {index} -cgi PROFILE -C')}, or {facts.root(f'nvidia-smi -i {index} -mig 0')}"
-    )
+    cut, off = facts.root(f"nvidia-smi mig -i {index} -cgi PROFILE -C"), facts.root(f"nvidia-smi -i {index} -mig 0")
+    fix = f"`{cut}` makes slices; `{off}` switches MIG off."
     return f"MIG is on and without slices on {gpu_names(empty)}", fix
 
 

@@ -2,17 +2,21 @@
 
 A rule is a function over typed facts that answers with its sentence, with the sentence and a fix that fits this node,
 or with None. A fact that is not known is no finding: unknown is not bad.
+
+A fix is copied. It is one command and nothing else, or prose, which begins with a capital letter or a backtick and has
+every command in backticks.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import getdoc
 from typing import Literal
 
-from llmgw.model.preflight import Preflight
+from llmgw.core.packages import INSTALL, PACKAGES
+from llmgw.model.preflight import Mount, Preflight
 from llmgw.model.probe import Probe
 from llmgw.model.surroundings import Surroundings
 
@@ -27,7 +31,6 @@ _FAMILIES = {
     "pacman": {"arch", "manjaro", "endeavouros", "cachyos"},
     "apk": {"alpine", "postmarketos"},
 }
-_INSTALL = {"apt": "apt-get install", "dnf": "dnf install", "zypper": "zypper install", "apk": "apk add"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class Facts:
         return self.probe.user.name if self.probe else "$USER"
 
     @property
+    def home(self) -> Mount | None:
+        """The file system of the home; None where it is not known, or did not answer."""
+        home = self.probe.user.home if self.probe else None
+        return self.preflight.mount(home) if self.preflight and home else None
+
+    @property
     def manager(self) -> str | None:
         """The package manager of the node: what was found there, else that of its distribution."""
         if self.preflight is not None and self.preflight.packages.manager:
@@ -56,14 +65,14 @@ class Facts:
         """A command as this user has to type it where root is needed."""
         return command if self.probe and self.probe.user.uid == 0 else f"sudo {command}"
 
-    def install(self, **packages: str) -> str:
-        """The command that installs a package, by its name for each package manager; `other` is its plain name."""
-        name = packages.get(self.manager or "")
-        if name is None:
-            return f"Install {packages['other']} there."
-        if self.manager == "pacman":
-            return self.root(f"pacman -S {name}")
-        return self.root(f"{_INSTALL[self.manager or 'apt']} {name}")
+    def install(self, *things: str, names: Mapping[str, str] | None = None) -> str | None:
+        """The command that installs these things of the table, or what `names` calls it for each package manager; None
+        where that is not known."""
+        manager = self.manager or ""
+        every = [PACKAGES[thing].get(manager) for thing in things] if names is None else [names.get(manager)]
+        if not every or None in every:
+            return None
+        return self.root(f"{INSTALL[manager]} {' '.join(sorted({name for name in every if name}))}")
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,25 @@ def listed(words: Iterable[object], most: int = 4) -> str:
 def arg(text: str) -> str:
     """A word of the node as one word of a command to copy: it may hold anything, and whoever copies it trusts us."""
     return shlex.quote(" ".join(text.split()))
+
+
+def raised(facts: Facts, item: str, value: str, *kinds: str) -> str:
+    """How a limit of this user's is raised for good: limits.conf(5)."""
+    lines = " ".join(arg(f"{facts.user} {kind} {item} {value}") for kind in kinds)
+    command = f"printf '%s\\n' {lines} | {facts.root(f'tee /etc/security/limits.d/llmgw-{item}.conf')}"
+    return f"Run `{command}`, then log in again."
+
+
+def many(count: int, one: str) -> str:
+    """`1 card`, `3 cards`."""
+    return f"{count} {one}{'' if count == 1 else 's'}"
+
+
+def sentence(fix: str) -> str:
+    """A fix to go on after with another sentence: what is a command alone is one in backticks."""
+    if not fix:
+        return ""
+    return f"Run `{fix}`." if fix[0].islower() or fix[0] in "/~" else fix if fix[-1] in ".?!" else f"{fix}."
 
 
 def quoted(text: str, most: int = 200) -> str:

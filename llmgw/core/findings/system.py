@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from llmgw.core.findings.rules import Facts, Said, arg, listed, on_preflight, on_probe, rule, version
+from llmgw.core.findings.rules import Facts, Said, arg, listed, on_preflight, on_probe, raised, rule, version
 from llmgw.core.fit import gib
+from llmgw.core.packages import VERBS
 from llmgw.engines.base import GIB, MIB
 from llmgw.model.base import is_name
 from llmgw.model.preflight import Preflight
@@ -35,11 +36,11 @@ KERNEL = (4, 18)
 GLIBC = (2, 17)
 """manylinux2014, what the llama.cpp wheel is built against: PEP 599."""
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
-_GOMP = {"apt": "libgomp1", "dnf": "libgomp", "zypper": "libgomp1", "pacman": "gcc-libs", "apk": "libgomp"}
-_STDCXX = {"apt": "libstdc++6", "dnf": "libstdc++", "zypper": "libstdc++6", "pacman": "gcc-libs", "apk": "libstdc++"}
+ENGINE_LIBRARIES = ("libgomp", "libstdc++")
+"""Those that engines link to and that have a package of their name."""
 
 
-@on_probe("hostname_no_name", "warning", "Name the node with --name.")
+@on_probe("hostname_no_name", "error", "Give the node a name with `--name NAME`.")
 def hostname_no_name(probe: Probe, facts: Facts) -> Said:
     """A node is called by its hostname, and names are lower-case letters, digits, `.`, `_`, `-`, at most 63."""
     if facts.node_id is not None or is_name(probe.hostname.lower()):
@@ -48,7 +49,9 @@ def hostname_no_name(probe: Probe, facts: Facts) -> Said:
 
 
 @on_probe(
-    "hostname_everybodys", "note", "Name the node with --name, or give the machine a name: hostnamectl set-hostname."
+    "hostname_everybodys",
+    "note",
+    "Name the node with `--name NAME`, or the machine: `sudo hostnamectl set-hostname NAME`.",
 )
 def hostname_everybodys(probe: Probe, facts: Facts) -> Said:
     """A hostname that many machines have: the next one of that name could not be added."""
@@ -92,14 +95,20 @@ def machine_id_missing(probe: Probe, facts: Facts) -> Said:
 @rule(
     "machine_id_cloned",
     "warning",
-    "On one of them: sudo rm /etc/machine-id && sudo systemd-machine-id-setup, then reboot.",
+    "On one of them: `sudo rm /etc/machine-id && sudo systemd-machine-id-setup`, then reboot.",
 )
 def machine_id_cloned(facts: Facts) -> Said:
     """Two machines with one machine id were cloned from one image; DHCP and the journal confuse them too."""
     others = facts.outside.same_machine_id
+    renew = f"{facts.root('rm /etc/machine-id')} && {facts.root('systemd-machine-id-setup')}"
     if facts.probe is not None and not _MACHINE_ID.fullmatch(facts.probe.machine_id or ""):
         return None  # that it has none of its own is another finding
-    return f"it has the same machine id as {listed(others)}: an image was cloned" if others else None
+    if not others:
+        return None
+    return (
+        f"it has the same machine id as {listed(others)}: an image was cloned",
+        f"On one of them: `{renew}`, then reboot.",
+    )
 
 
 @on_probe("boot_id_unknown", "error", "Mount /proc completely: /proc/sys/kernel/random/boot_id has to be readable.")
@@ -169,17 +178,18 @@ def libc_unknown(probe: Probe, facts: Facts) -> Said:
 @on_preflight("library_missing", "warning", "Install the library.")
 def library_missing(preflight: Preflight, facts: Facts) -> Said:
     """A shared library that the engine's build links to and does not bring along; minimal images lack libgomp."""
-    absent = sorted(name for name, there in preflight.libraries.items() if not there)
+    absent = sorted(name for name, there in preflight.libraries.items() if not there and name != VERBS)
     if not absent:
         return None
-    fixes = []
-    if any("gomp" in name for name in absent):
-        fixes.append(_GOMP)
-    if any("stdc++" in name for name in absent):
-        fixes.append(_STDCXX)
-    names = {key: " ".join(sorted({each[key] for each in fixes})) for key in (fixes[0] if fixes else ())}
-    fix = facts.install(**names, other=listed(absent))
+    fix = facts.install(*missing_libraries(preflight)) or f"Install {listed(absent)} there."
     return f"not found: {listed(absent)}; an engine that links to it does not start", fix
+
+
+def missing_libraries(preflight: Preflight) -> list[str]:
+    """Things of the table of packages that bring what is missing; none where one of it is of no package we know."""
+    absent = [name for name, there in preflight.libraries.items() if not there and name != VERBS]
+    things = {name: next((thing for thing in ENGINE_LIBRARIES if name.startswith(thing)), None) for name in absent}
+    return [] if None in things.values() else sorted({thing for thing in things.values() if thing})
 
 
 @on_preflight("ldd_missing", "note", "Install it.")
@@ -187,9 +197,7 @@ def ldd_missing(preflight: Preflight, facts: Facts) -> Said:
     """Without ldd an engine's libraries are not checked when it is installed; a missing one shows at its start."""
     if preflight.tools.get("ldd", "?") is not None:
         return None
-    fix = facts.install(
-        apt="libc-bin", dnf="glibc-common", zypper="glibc", pacman="glibc", apk="musl-utils", other="ldd"
-    )
+    fix = facts.install("ldd") or "Install ldd there."
     return "there is no ldd: the libraries of an engine are not checked before it starts", fix
 
 
@@ -244,23 +252,28 @@ def memory_limited(probe: Probe, facts: Facts) -> Said:
 
 
 @on_probe(
-    "swap_in_use", "warning", "Find who fills the memory (`ps aux --sort -rss | head`), then swapoff -a && swapon -a."
+    "swap_in_use",
+    "warning",
+    "Find who fills the memory (`ps aux --sort -rss | head`), then `sudo swapoff -a && sudo swapon -a`.",
 )
 def swap_in_use(probe: Probe, facts: Facts) -> Said:
     """Memory is short: an engine whose weights are swapped out answers in minutes."""
     total, free = probe.memory.swap_total, probe.memory.swap_free
     if total is None or free is None or total - free < max(512 * MIB, total // 10):
         return None
-    return f"{gib(total - free)} of its {gib(total)} of swap are in use"
+    empty = f"{facts.root('swapoff -a')} && {facts.root('swapon -a')}"
+    fix = f"Find who fills the memory (`ps aux --sort -rss | head`), then `{empty}`."
+    return f"{gib(total - free)} of its {gib(total)} of swap are in use", fix
 
 
-@on_probe("huge_pages_reserved", "note", "sysctl vm.nr_hugepages=0 where nobody needs them.")
+@on_probe("huge_pages_reserved", "note", "Where nobody needs them: `sudo sysctl vm.nr_hugepages=0`.")
 def huge_pages_reserved(probe: Probe, facts: Facts) -> Said:
     """Memory set aside as huge pages is lost to engines, which allocate ordinary pages."""
     pages, total = probe.memory.huge_pages, probe.memory.total
     if not pages or not total or pages < total // 10:
         return None
-    return f"{gib(pages)} of its {gib(total)} of memory are set aside as huge pages"
+    fix = f"Where nobody needs them: `{facts.root('sysctl vm.nr_hugepages=0')}`."
+    return f"{gib(pages)} of its {gib(total)} of memory are set aside as huge pages", fix
 
 
 @on_preflight("overcommit_strict", "warning", "sudo sysctl vm.overcommit_memory=0")
@@ -273,23 +286,20 @@ def overcommit_strict(preflight: Preflight, facts: Facts) -> Said:
     )
 
 
+def _few(facts: Facts, item: str, most: int | None, least: int, of: str) -> Said:
+    """A limit of a number of things that is too low; below zero is no limit."""
+    if most is None or not 0 <= most < least:
+        return None
+    return f"{facts.user} may {of.format(most)} at most", raised(facts, item, "65536", "hard")
+
+
 @on_probe("nofile_low", "warning", "Raise `nofile` in /etc/security/limits.conf, then log in again.")
 def nofile_low(probe: Probe, facts: Facts) -> Said:
     """An engine needs a file descriptor a connection, and one for each part of its weights."""
-    most = probe.limits.nofile if probe.limits else None
-    if most is None or not 0 <= most < 4096:
-        return None
-    line = f"{facts.user} hard nofile 65536"
-    fix = f"echo {arg(line)} | {facts.root('tee /etc/security/limits.d/llmgw-nofile.conf')}, then log in again"
-    return f"{facts.user} may open {most} files at most", fix
+    return _few(facts, "nofile", probe.limits.nofile if probe.limits else None, 4096, "open {} files")
 
 
 @on_probe("nproc_low", "warning", "Raise `nproc` in /etc/security/limits.conf, then log in again.")
 def nproc_low(probe: Probe, facts: Facts) -> Said:
     """Threads count as processes: an engine on a large machine starts some thousands of them."""
-    most = probe.limits.nproc if probe.limits else None
-    if most is None or not 0 <= most < 2048:
-        return None
-    line = f"{facts.user} hard nproc 65536"
-    fix = f"echo {arg(line)} | {facts.root('tee /etc/security/limits.d/llmgw-nproc.conf')}, then log in again"
-    return f"{facts.user} may have {most} processes and threads at most", fix
+    return _few(facts, "nproc", probe.limits.nproc if probe.limits else None, 2048, "have {} processes and threads")

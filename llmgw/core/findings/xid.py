@@ -49,7 +49,7 @@ def _ago(seconds: float) -> str:
 @on_probe(
     "gpu_xid",
     "warning",
-    "dmesg | grep -i xid; drain the node and reset the GPU (nvidia-smi --gpu-reset -i N) or reboot.",
+    "See `sudo dmesg | grep -i xid`; drain the node and reset the GPU (`sudo nvidia-smi --gpu-reset -i N`), or reboot.",
 )
 def gpu_xid(probe: Probe, facts: Facts) -> Said:
     """The driver met an error of a card or an NVSwitch since boot that a restart of the program does not mend."""

@@ -8,6 +8,7 @@ import pytest
 
 from llmgw.core.findings import RULES
 
+from .fixes import wrong
 from .node import GIB, GPU, HOME, NVIDIA, judged
 
 MIB = 1 << 20
@@ -81,7 +82,17 @@ CASES = [
     Case(
         "python_broken",
         preflight={"pythons.+": {"path": "/opt/shims/python3.12", "fault": "ended with 127: command not found"}},
-        says="/opt/shims/python3.12 ended with 127",
+        says="/opt/shims/python3.12 (ended with 127",
+    ),
+    Case(
+        "python_broken",
+        preflight={
+            "pythons": [
+                {"path": f"/shims/python3.{minor}", "fault": f"ended with 127: {'no such version. ' * 60}"}
+                for minor in range(8, 15)
+            ]
+        },
+        says="7 pythons on the path do not work: /shims/python3.8 (ended with 127",
     ),
     Case("python_several", preflight={"pythons.+": {"path": "/usr/bin/python3", "version": "3.9.2"}}, says="3.9.2"),
     Case("sudo_none", preflight={"sudo.mode": "none"}, says="anna", fix="yourself"),
@@ -102,6 +113,17 @@ CASES = [
         preflight={"logind.kill_user_processes": True, "logind.linger": True, "logind.user_manager": False},
         fix="sudo systemctl start user@1000",
     ),
+    Case(
+        "linger_without_manager",
+        preflight={
+            "logind.kill_user_processes": True,
+            "logind.linger": True,
+            "logind.user_manager": True,
+            "logind.systemd_run": False,
+        },
+        says="no systemd-run",
+        fix="KillUserProcesses=no",
+    ),
     Case("loose_home", {"home_mode": 0o775}, says=HOME, fix=f"chmod go-w {HOME}"),
     Case("loose_keys", preflight={"keys.1.fault": "is writable by others"}, says=".ssh", fix="chmod go-w"),
     Case("loose_keys", preflight={"keys.1.fault": "belongs to user 7"}, fix=f"sudo chown anna {HOME}/.ssh"),
@@ -116,7 +138,13 @@ CASES = [
         "hostname_unresolved",
         preflight={"resolved": None, "unknown": {"resolved": "x"}},
         says="gpu01",
-        fix="/etc/hosts",
+        fix="echo '127.0.1.1 gpu01' | sudo tee -a /etc/hosts",
+    ),
+    Case(
+        "hostname_unresolved",
+        {"user.uid": 0, "container": "docker"},
+        {"resolved": None, "unknown": {"resolved": "x"}},
+        fix="echo '127.0.1.1 gpu01' | tee -a /etc/hosts",
     ),
     Case(
         "machine_id_missing",
@@ -149,8 +177,15 @@ CASES = [
     Case("memory_unknown", {"memory": {}, "unknown.memory": "FileNotFoundError"}, says="FileNotFoundError"),
     Case("memory_low", {"memory.total": GIB}, says="1.0 GiB"),
     Case("memory_limited", {"memory.cgroup_limit": 16 * GIB}, says="16.0 GiB of the machine's 256.0 GiB"),
-    Case("swap_in_use", {"memory.swap_free": GIB}, says="7.0 GiB of its 8.0 GiB", fix="ps aux"),
-    Case("huge_pages_reserved", {"memory.huge_pages": 64 * GIB}, says="64.0 GiB", fix="nr_hugepages"),
+    Case(
+        "swap_in_use",
+        {"memory.swap_free": GIB},
+        says="7.0 GiB of its 8.0 GiB",
+        fix="`sudo swapoff -a && sudo swapon -a`",
+    ),
+    Case(
+        "huge_pages_reserved", {"memory.huge_pages": 64 * GIB}, says="64.0 GiB", fix="`sudo sysctl vm.nr_hugepages=0`"
+    ),
     Case("overcommit_strict", preflight={"oom.overcommit": 2}, fix="sudo sysctl vm.overcommit_memory=0"),
     Case("nofile_low", {"limits.nofile": 1024}, says="1024 files", fix="anna hard nofile"),
     Case("nproc_low", {"limits.nproc": 512}, says="512 processes", fix="anna hard nproc"),
@@ -163,7 +198,12 @@ CASES = [
     Case("few_inodes", {"root.inodes_free": 12}, says="12 more files", fix="df -i"),
     Case("root_in_memory", {"root.fs": "tmpfs"}, says="tmpfs", fix="--root"),
     Case("root_shared", {"root.shared": True, "root.fs": "nfs4"}, says="nfs4", fix="--root"),
-    Case("home_shared", preflight=mount(1, shared=True, fs="nfs4"), says="nfs4"),
+    Case(
+        "home_shared",
+        {"root.shared": True, "root.fs": "nfs4"},
+        {**mount(0, shared=True, fs="nfs4"), **mount(1, shared=True, fs="nfs4")},
+        says=f"{HOME} lies on nfs4",
+    ),
     Case("home_full", preflight=mount(1, free=4096), says="4 KB free", fix="du -xd1 /home/anna"),
     Case("tmp_noexec", preflight=mount(2, noexec=True), fix="TMPDIR"),
     Case("tmp_full", preflight=mount(2, free=MIB), says="1 MB free", fix="sudo du -xd1 /tmp"),
@@ -186,7 +226,7 @@ CASES = [
     # cards
     Case("gpu_lost", gpu(index=3, health="lost", health_detail="GPU is lost"), says="GPU 3 is lost: GPU is lost"),
     Case("gpu_unhealthy", gpu(health="error", health_detail="ERR!"), says="GPU 0 reports errors: ERR!"),
-    Case("gpu_ecc_errors", gpu(ecc_uncorrected=2), says="2 uncorrected", fix="--gpu-reset"),
+    Case("gpu_ecc_errors", gpu(ecc_uncorrected=2), says="2 uncorrected memory errors since", fix="--gpu-reset"),
     Case("gpu_hot", gpu(temperature=93.0), says="93 °C"),
     Case("gpu_link_narrow", gpu(pcie={**GPU["pcie"], "width": 4}), says="4 of 16 PCIe lanes"),
     Case("gpu_link_narrow", gpu(pcie={**GPU["pcie"], "generation": 1}, utilization=90.0), says="PCIe 1 in place of 5"),
@@ -194,9 +234,9 @@ CASES = [
         "gpu_memory_held",
         {**gpu(), "gpu_processes": [HOLDER]},
         says="python3 (pid 4711, user bob) holds 12.0 GiB of GPU 0",
-        fix="Ask bob, or: sudo kill 4711",
+        fix="Ask bob, or `sudo kill 4711`.",
     ),
-    Case("gpu_memory_held", {**gpu(), "gpu_processes": [{**HOLDER, "user": "anna"}]}, fix="or: kill 4711"),
+    Case("gpu_memory_held", {**gpu(), "gpu_processes": [{**HOLDER, "user": "anna"}]}, fix="or `kill 4711`."),
     Case(
         "gpu_memory_orphaned", {**gpu(), "gpu_processes": [{**HOLDER, "owner": "orphan"}]}, says="4711", fix="kill 4711"
     ),
@@ -218,6 +258,16 @@ CASES = [
         fix="sudo usermod -aG render anna",
     ),
     Case(
+        "gpu_no_access",
+        preflight={"devices": [{"path": "/dev/kfd", "ok": False, "group": "root"}]},
+        fix="/etc/udev/rules.d/70-llmgw.rules",
+    ),
+    Case(
+        "gpu_no_access",
+        preflight={"devices": [{"path": "/dev/nvidia0", "ok": False, "group": "root"}]},
+        fix="NVreg_DeviceFileGID",
+    ),
+    Case(
         "igpu_beside",
         {"gpus": [GPU, {"vendor": "amd", "name": "AMD Raphael", "integrated": True, "memory_kind": "shared"}]},
         says="AMD Raphael",
@@ -234,14 +284,14 @@ CASES = [
         "gpu_tool_hangs", nvidia(smi_error={"code": "hangs", "text": "nvidia-smi did not answer in 10 s"}), says="10 s"
     ),
     Case("gpu_error", nvidia(smi_error={"code": "failed", "text": "Unable to determine"}), says="Unable to determine"),
-    Case("gpu_no_driver", {"nvidia": {"cards": [CARD]}}, says="1 NVIDIA card(s)", fix="--nvidia-smi"),
+    Case("gpu_no_driver", {"nvidia": {"cards": [CARD]}}, says="1 NVIDIA card on", fix="--nvidia-smi"),
     Case("gpu_no_driver", {"nvidia": {"cards": [CARD]}, "os.id": "ubuntu"}, fix="sudo ubuntu-drivers install"),
     Case("gpu_nouveau", {"nvidia": {"cards": [{**CARD, "driver": "nouveau"}]}}, says="0000:18:00.0", fix="reboot"),
     Case("gpu_given_away", {"nvidia": {"cards": [{**CARD, "driver": "vfio-pci"}]}}, says="0000:18:00.0"),
     Case(
         "gpu_missing",
         nvidia(cards=[CARD, {"pci": "0000:2a:00.0", "driver": "nvidia"}]),
-        says="2 NVIDIA card(s) on PCI, the driver shows 1 (0000:2a:00.0",
+        says="2 NVIDIA cards on PCI, the driver shows 1 (0000:2a:00.0",
     ),
     Case("gpu_driver_old", nvidia(driver="470.223.02", cuda="11.4"), says="CUDA 11.4 at most", fix="580"),
     Case("gpu_cuda_12", nvidia(driver="550.54.15", cuda="12.4"), says="CUDA 12.4 at most", fix="580"),
@@ -303,6 +353,14 @@ CASES = [
     ),
     Case("fabric_no_peermem", nvidia(peermem=False), outside=FABRICS, says="nvidia-peermem", fix="sudo modprobe"),
     Case("fabric_tools_missing", {"fabric": [IB, IB2]}, outside=FABRICS, fix="sudo apt-get install infiniband-diags"),
+    Case(
+        "fabric_no_verbs",
+        {"fabric": [IB, IB2]},
+        {"libraries": {"libibverbs.so.1": False}},
+        FABRICS,
+        says="plain sockets",
+        fix="sudo apt-get install ibverbs-providers",
+    ),
     Case("memlock_low", {"fabric": [IB], "limits.memlock": 8 * MIB}, says="8192 KiB", fix="memlock unlimited"),
     # network
     Case("ports_none", preflight={"ports": {"free": 0, "of": 1000}}, says="1000", fix="engine_ports"),
@@ -324,7 +382,15 @@ CASES = [
         says="100 Mbit/s",
     ),
     # ssh
-    Case("pubkey_off", preflight={"sshd.pubkey": False}, fix="PubkeyAuthentication yes"),
+    Case(
+        "pubkey_off", preflight={"sshd.pubkey": False}, fix="`sudo systemctl reload ssh || sudo systemctl reload sshd`"
+    ),
+    Case(
+        "keys_elsewhere",
+        preflight={"sshd.authorized_keys_file": ["/etc/keys/%u"]},
+        outside={"key_line": "restrict ssh-ed25519 AAAA llmgw"},
+        fix="Put the line `restrict ssh-ed25519 AAAA llmgw` into /etc/keys/anna,",
+    ),
     Case(
         "keys_elsewhere", preflight={"sshd.authorized_keys_file": ["/etc/keys/%u"]}, says="/etc/keys/%u", fix="--no-key"
     ),
@@ -349,13 +415,34 @@ def test_a_rule_finds_what_it_is_for(case: Case) -> None:
     assert "None" not in problem.message + problem.fix
 
 
+FIXES = [
+    *((rule.code, rule.fix) for rule in RULES if rule.fix),
+    *(
+        (case.code, judged(case.probe, case.preflight, case.outside, node_id=case.node_id)[case.code].fix)
+        for case in CASES
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "fix"), FIXES, ids=[code for code, _ in FIXES])
+def test_a_fix_can_be_copied(code: str, fix: str) -> None:
+    assert wrong(fix) is None, f"{code}: {wrong(fix)}: {fix}"
+
+
 def test_every_rule_has_a_case() -> None:
     assert {rule.code for rule in RULES} - {case.code for case in CASES} == set()
 
 
 def test_a_case_says_one_thing() -> None:
     """What is wrong is said once: no second rule finds it too, but for those that follow from it."""
-    follow = {"gpu_cuda_12", "hostname_differs", "fabric_one_adapter", "fabric_adapter_missing", "root_in_memory"}
+    follow = {
+        "gpu_cuda_12",
+        "hostname_differs",
+        "fabric_one_adapter",
+        "fabric_adapter_missing",
+        "root_in_memory",
+        "root_shared",
+    }
     follow |= {
         "gpus_mixed",
         "python_several",

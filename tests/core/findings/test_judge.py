@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llmgw.core import fit
 from llmgw.core.findings import RULES, judge
-from llmgw.core.findings.rules import Facts, listed, quoted, version
+from llmgw.core.findings.rules import Facts, listed, quoted, sentence, version
 from llmgw.model.node import Address, LinkState, Node, NodeState
 from llmgw.model.preflight import Preflight
 from llmgw.model.probe import Probe
@@ -155,7 +155,8 @@ def test_what_a_node_calls_itself_is_one_word_of_a_command() -> None:
         {"shell.login": "/bin/false", "devices": [{"path": "/dev/kfd", "ok": False, "group": evil}]},
     )
     for code in ("loose_home", "few_inodes", "shell_closed", "gpu_no_access"):
-        command = found[code].fix.partition("; then")[0]
+        fix = found[code].fix
+        command = fix.split("`")[1] if "`" in fix else fix
         assert not [word for word in shlex.split(command) if word in ("curl", "sh", "|")], command
 
 
@@ -163,6 +164,37 @@ def test_a_forbidden_and_a_limited_forwarding_are_told_apart() -> None:
     assert set(judged({}, {"sshd.permit_open": ["10.0.0.1:80"]}, {"forwarding": False})) == {"forwarding_limited"}
     assert set(judged({}, {"sshd.allow_tcp_forwarding": "no"}, {"forwarding": False})) == {"forwarding_forbidden"}
     assert set(judged({}, {"sshd.allow_tcp_forwarding": "no"}, {"forwarding": True})) == set()
+
+
+def test_a_home_that_did_not_answer_is_not_judged_by_another_place() -> None:
+    tmp, shm = ({**PREFLIGHT["mounts"][place], "read_only": True, "writable": False} for place in (2, 3))
+    assert set(judged({}, {"mounts": [PREFLIGHT["mounts"][0], tmp, shm]})) == {"tmp_unwritable"}
+
+
+def test_where_no_key_is_left_it_matters_not_which_keys_are_read() -> None:
+    elsewhere = {"sshd.pubkey": False, "sshd.authorized_keys_file": ["/etc/keys/%u"]}
+    assert set(judged({}, elsewhere)) == {"pubkey_off", "keys_elsewhere"}
+    assert judged({}, elsewhere, {"own_key": False}) == {}
+
+
+def test_a_hostname_that_is_no_name_is_in_the_way_only_where_no_name_is_given() -> None:
+    (problem,) = judged({"hostname": "GPU 01!"}).values()
+    assert (problem.severity, "`--name NAME`" in problem.fix) == ("error", True)
+    assert set(judged({"hostname": "GPU 01!"}, node_id="n1")) == {"hostname_differs"}
+
+
+def test_a_fix_goes_on_after_with_another_sentence() -> None:
+    assert sentence("sudo reboot") == "Run `sudo reboot`."
+    assert sentence("Drain the node") == "Drain the node."
+    assert sentence("Drain the node.") == "Drain the node."
+    assert sentence("") == ""
+
+
+def test_what_breaks_often_is_said_shortly() -> None:
+    pythons = [{"path": f"/shims/python3.{minor}", "fault": "ended: " + "a, b. " * 99} for minor in range(7)]
+    message = judged({}, {"pythons": pythons})["python_broken"].message
+    assert len(message) < 400
+    assert message.endswith("), and 5 more")
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_every_recorded_machine_can_be_judged(name: str) -> None:
         ("smi-not-applicable", None, ""),
         ("driver-mismatch", "gpu_driver_mismatch", "580.173.02"),
         ("smi-hangs", "gpu_tool_hangs", "did not answer"),
-        ("no-driver", "gpu_no_driver", "2 NVIDIA card(s)"),
+        ("no-driver", "gpu_no_driver", "2 NVIDIA cards"),
         ("nouveau", "gpu_nouveau", "0000:03:00.0"),
         ("gpu-not-shown", "gpu_missing", "0000:1c:00.0"),
         ("gpu-is-lost", "gpu_lost", "GPU is lost"),

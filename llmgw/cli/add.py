@@ -73,7 +73,7 @@ def add(hosts: tuple[str, ...], **options: Any) -> None:
     """Make machines serve. `local` is this machine, over a server of our own on loopback.
 
     First contact is made with your own keys, agent and SSH configuration. Nothing is written to a machine before it
-    has passed preflight. Several machines are added side by side.
+    has passed preflight, but for what you agree to have mended. Several machines are added side by side.
     """
     if options["name"] and len(hosts) > 1:
         raise click.UsageError("--name goes with one host.")
@@ -85,6 +85,8 @@ def add(hosts: tuple[str, ...], **options: Any) -> None:
         if engine not in engines():
             raise click.UsageError(f"--engine {engine}: there is no such engine; known: {', '.join(engines())}.")
     hosts = tuple(dict.fromkeys(hosts))
+    if options["check_only"] and "local" in hosts:
+        raise click.UsageError("local is this machine; it is looked over once it is a node: llmgw node check.")
     session.run(_check(hosts, options) if options["check_only"] else _add(hosts, options))
 
 
@@ -123,8 +125,8 @@ async def _story(
         shown.tell(host, step, text, **more)
 
     try:
-        join = await _contact(client, me, machines, host, options, shown)
-        return await join_and_follow(client, join, tell, options["timeout"])
+        joined = await _contact(client, me, machines, host, options, shown)
+        return await follow(client, joined, tell, options["timeout"])
     except LlmgwError as exc:
         shown.failed(host, exc.message)
         raise
@@ -132,7 +134,11 @@ async def _story(
 
 async def join_and_follow(client: AdminClient, join: Join, tell: Any, timeout: float) -> str:
     """Hands a node to the control plane and tells what becomes of it until it is ready. Returns its id."""
-    joined = await client.post("/nodes", Joined, join)
+    return await follow(client, await client.post("/nodes", Joined, join), tell, timeout)
+
+
+async def follow(client: AdminClient, joined: Joined, tell: Any, timeout: float) -> str:
+    """Tells what becomes of a node that was handed over, until it is ready. Returns its id."""
     name = joined.node.id
     if joined.adding_by is not None:
         await tell("join", f"{name} is being added already ({joined.adding_by}); this one waits for it")
@@ -158,11 +164,11 @@ async def join_and_follow(client: AdminClient, join: Join, tell: Any, timeout: f
 
 async def _contact(
     client: AdminClient, me: Whoami, machines: list[tuple[str, str]], host: str, options: dict[str, Any], shown: Board
-) -> Join:
+) -> Joined:
     wanted, labels = _node_options(options), pairs(options["labels"], "--label")
     if host == "local":
         term = _local_term(wanted.root, options["name"]) if options["take_over"] else None
-        return Join(
+        here = Join(
             name=options["name"],
             address=Address(host="local", user=getpass.getuser()),
             options=wanted,
@@ -171,9 +177,14 @@ async def _contact(
             owner_term=term,
             by=_whose(),
         )
+        return await client.post("/nodes", Joined, here)
+
+    async def hand_over(join: Join) -> Joined:
+        return await client.post("/nodes", Joined, join)
+
     story = _first_contact(load_settings(client.home), host, options, shown, me, wanted, labels)
     key = client.home.path / KEY_NAME
-    return await story.add(key if key.exists() else None, machines)
+    return await story.add(key if key.exists() else None, hand_over, machines)
 
 
 def _first_contact(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import getpass
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from llmgw.admin.text import clean
 from llmgw.cli.board import Board
 from llmgw.config.settings import Settings
 from llmgw.core.fabric import Group
@@ -59,7 +59,9 @@ class Answers:
 
         def question() -> bool:
             for problem in problems:
-                click.echo(f"{click.style('error', fg='red')}  {problem.message}\n       {problem.fix}", err=True)
+                click.echo(
+                    f"{click.style('error', fg='red')}  {clean(problem.message)}\n       {clean(problem.fix)}", err=True
+                )
             return click.confirm(f"Add {self._host} all the same?", default=False, err=True)
 
         return await self._shown.ask(question)
@@ -67,11 +69,8 @@ class Answers:
     async def mend(self, remedy: Remedy) -> bool:
         if not self._shown.interactive:
             return False
-        return await self._shown.ask(
-            lambda: click.confirm(
-                f"{self._host}: llmgw would {remedy.does}:\n  {remedy.command}\nDo it now?", default=True, err=True
-            )
-        )
+        asked = f"{self._host}: llmgw would {clean(remedy.does)}:\n  {clean(remedy.command)}\nDo it now?"
+        return await self._shown.ask(lambda: click.confirm(asked, default=True, err=True))
 
     async def password(self, remedy: Remedy, why: str) -> Secret | None:
         if not self._shown.interactive:
@@ -87,7 +86,7 @@ class Answers:
             named: dict[str, tuple[str, ...]] = {}
             for group in found:
                 name = click.prompt(
-                    f"{self._host}: {group}. Name of the fabric it is on (empty: none)",
+                    f"{self._host}: {clean(group)}. Name of the fabric it is on (empty: none)",
                     default="",
                     show_default=False,
                     err=True,
@@ -109,8 +108,8 @@ class Answers:
 
         return await self._shown.ask(ask)
 
-    def passphrase(self, path: str) -> str | None:
-        return getpass.getpass(f"Passphrase for {path}: ")
+    async def passphrase(self, path: str) -> str | None:
+        return await self.type_in(f"Passphrase for {path}", False)
 
 
 def _picture(key: str) -> list[str]:

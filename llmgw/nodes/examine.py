@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
 
 from llmgw.core.findings import judge
+from llmgw.core.findings.rules import ORDER
 from llmgw.errors import BadReply, LinkLost, LlmgwError, NodeError, Refused, Unreachable
 from llmgw.model.node import NodeOptions, Problem
 from llmgw.model.preflight import Preflight
@@ -21,7 +23,7 @@ UNUSED_PORT = 9
 """discard: nothing listens there on any machine of today."""
 
 
-class Way(Runner, Protocol):
+class Examinable(Runner, Protocol):
     """A connection, or the link that holds one: what a look from outside needs of it."""
 
     @property
@@ -36,10 +38,24 @@ class Way(Runner, Protocol):
 class Examined:
     probe: Probe | None
     """None where the node ran no script; the findings say why."""
-    document: dict[str, Any] | None
     preflight: Preflight | None
     outside: Surroundings
-    problems: tuple[Problem, ...]
+    node_id: str | None
+    ports: tuple[int, int]
+    extra: tuple[Problem, ...] = ()
+    """What kept us from looking, as findings."""
+    accepted: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def problems(self) -> tuple[Problem, ...]:
+        """The findings, the worst first."""
+        known = {"node_id": self.node_id, "ports": self.ports, "accepted": self.accepted}
+        found = [*judge(self.probe, self.preflight, self.outside, **known), *self.extra]  # type: ignore[arg-type]
+        return tuple(sorted(found, key=lambda problem: ORDER[problem.severity]))
+
+    def with_fabrics(self, fabrics: dict[str, tuple[str, ...]]) -> Examined:
+        """Judged with fabrics that were declared since."""
+        return replace(self, outside=self.outside.model_copy(update={"fabrics": fabrics}))
 
     @property
     def errors(self) -> list[Problem]:
@@ -47,13 +63,14 @@ class Examined:
 
 
 async def examine(
-    way: Way,
+    way: Examinable,
     options: NodeOptions,
     *,
     where: str,
     node_id: str | None,
     ports: tuple[int, int],
     machines: Sequence[tuple[str, str]] = (),
+    key_line: str | None = None,
     ask_sudo: bool = False,
 ) -> Examined:
     """Looks at a node in every way there is. Writes nothing there, unless sudo is to be asked (it keeps a log).
@@ -61,19 +78,21 @@ async def examine(
     `where` names it in sentences, `node_id` is None where its name is to be its hostname. `machines` are the other
     nodes' (id, machine id). Raises LinkLost and TimedOut; what the node itself does wrong is a finding.
     """
-    sent = time.time()
+    # Side by side: a server that grants one session at a time is found out by that.
+    looking = asyncio.ensure_future(_preflight(way, options, node_id or "", ports, ask_sudo))
     try:
-        # Side by side: a server that grants one session at a time is found out by that.
-        document, found = await asyncio.gather(
-            way.run_script("probe", probe_args(options, node_id or "", ports), deadline=60.0),
-            _preflight(way, options, node_id or "", ports, ask_sudo),
-        )
+        sent = time.time()
+        document = await way.run_script("probe", probe_args(options, node_id or "", ports), deadline=60.0)
         received = time.time()
         probe = typed(Probe, document, where)
+        found = await looking
     except LinkLost:
         raise
     except (NodeError, BadReply, Refused) as exc:
-        return _mute(exc, way)
+        return _mute(exc, way, node_id, ports)
+    finally:
+        looking.cancel()
+        looking.add_done_callback(_taken)
     forwarding, round_trip = await _forwarding(way)
     outside = Surroundings(
         clock_skew=skew(probe.at, sent, received),
@@ -82,17 +101,23 @@ async def examine(
         forwarding=forwarding,
         sessions=way.session_limit if way.session_limit < START else None,
         same_machine_id=tuple(name for name, machine in machines if machine == probe.machine_id),
+        own_key=options.own_key,
+        key_line=key_line,
         fabrics=options.fabrics,
     )
-    preflight = found if isinstance(found, Preflight) else None
-    problems = judge(probe, preflight, outside, node_id=node_id, ports=ports, accepted=options.despite)
-    if isinstance(found, LlmgwError):
-        problems.append(Problem(code="preflight_failed", severity="warning", message=found.message, fix=found.fix))
-    return Examined(probe, document, preflight, outside, tuple(problems))
+    if isinstance(found, Preflight):
+        return Examined(probe, found, outside, node_id, ports, accepted=options.despite)
+    failed = Problem(code="preflight_failed", severity="warning", message=found.message, fix=found.fix)
+    return Examined(probe, None, outside, node_id, ports, extra=(failed,), accepted=options.despite)
+
+
+def _taken(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 async def _preflight(
-    way: Way, options: NodeOptions, node_id: str, ports: tuple[int, int], ask_sudo: bool
+    way: Examinable, options: NodeOptions, node_id: str, ports: tuple[int, int], ask_sudo: bool
 ) -> Preflight | LlmgwError:
     """The document; or why there is none, which alone keeps nobody from serving."""
     args = preflight_args(options, node_id, ports=ports, ask_sudo=ask_sudo)
@@ -104,28 +129,34 @@ async def _preflight(
         return exc
 
 
-def _mute(exc: LlmgwError, way: Way) -> Examined:
+def _mute(exc: LlmgwError, way: Examinable, node_id: str | None, ports: tuple[int, int]) -> Examined:
     """A login that runs no script: what it said instead is all there is to judge by."""
     said = str(exc.data.get("stderr") or exc.data.get("noise") or "") or way.noise
     if exc.code == "no_python":
         said = exc.message
-    outside = Surroundings(refusal=said)
-    problems = judge(None, None, outside)
-    if not any(problem.severity == "error" for problem in problems):
-        problems.insert(0, Problem(code=exc.code, severity="error", message=exc.message, fix=exc.fix))
-    return Examined(None, None, None, outside, tuple(problems))
+    mute = Examined(None, None, Surroundings(refusal=said), node_id, ports)
+    if mute.errors:
+        return mute
+    return replace(mute, extra=(Problem(code=exc.code, severity="error", message=exc.message, fix=exc.fix),))
 
 
-async def _forwarding(way: Way) -> tuple[bool | None, float | None]:
+class _Nobody(asyncio.Protocol):
+    """Hangs up at once, where somebody answers after all."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
+
+
+async def _forwarding(way: Examinable) -> tuple[bool | None, float | None]:
     """Whether the server forwards TCP, and how long an answer takes in seconds. A closed port tells both."""
     began = time.monotonic()
     try:
-        await way.open_stream(UNUSED_PORT, asyncio.Protocol)
+        await way.open_stream(UNUSED_PORT, _Nobody)
     except Unreachable:
-        took = time.monotonic() - began
-        return (True, took) if way.data_path == "direct-tcpip" else (False, None)
+        pass
     except LinkLost:
         raise
     except LlmgwError:
         return None, None
-    return None, None
+    took = time.monotonic() - began
+    return (True, took) if way.data_path == "direct-tcpip" else (False, None)

@@ -6,12 +6,16 @@ script (masked in the audit); nothing stores it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
-from llmgw.core.remedies import Remedy
-from llmgw.errors import NodeError, Refused
+from llmgw.core.remedies import Remedy, remedies
+from llmgw.errors import LinkLost, LlmgwError, NodeError, Refused
 from llmgw.model.base import Report
 from llmgw.model.secret import Secret
+from llmgw.nodes.examine import Examined
+from llmgw.nodes.operator import Operator
 from llmgw.nodes.remote import OnEvent, Runner, typed
 
 PASSWORD_NEEDED, PASSWORD_WRONG = "sudo_password_needed", "sudo_password_wrong"
@@ -19,6 +23,13 @@ TRIES = 3
 """How often a password is asked for. More would lock accounts (faillock)."""
 TO_SAY_SO = 45.0
 """Seconds beyond a remedy's own that the script has, to end what is late and to tell."""
+
+
+class Say(Protocol):
+    """Tells of a step."""
+
+    async def __call__(self, step: str, text: str) -> None: ...
+
 
 AskPassword = Callable[[Remedy, str], Awaitable[Secret | None]]
 """Asked for the password of sudo: for what, and the sentence that says why (whose it is, whether one was wrong).
@@ -84,3 +95,37 @@ class Mender:
                 self._password = await self._ask(remedy, exc.message)
                 if self._password is None:
                     raise
+
+
+async def take_remedies(runner: Runner, found: Examined, operator: Operator, say: Say, *, unasked: bool) -> bool:
+    """Takes those remedies for what was found that are wanted; whether any was tried.
+
+    One that fails ends nothing: a second look judges. Raises LinkLost.
+    """
+    news: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def tell() -> None:
+        while True:
+            event = await news.get()
+            await say("mend", str(event.get("detail") or event.get("state")))
+
+    mender = Mender(runner, operator.password, on_event=news.put_nowait)
+    telling, tried = asyncio.create_task(tell()), False
+    try:
+        for remedy in remedies(found.problems, found.probe, found.preflight):
+            wanted = remedy.consent == "given" or unasked
+            if not wanted and (remedy.consent != "asked" or not await operator.mend(remedy)):
+                continue
+            tried = True
+            await say("mend", f"to {remedy.does}: {remedy.command}")
+            try:
+                done = await mender.mend(remedy)
+            except LinkLost:
+                raise
+            except LlmgwError as exc:
+                await say("mend", f"{exc.message} {exc.fix}".rstrip())
+            else:
+                await say("mend", f"{done.command}: {done.said}")
+    finally:
+        telling.cancel()
+    return tried

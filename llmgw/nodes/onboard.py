@@ -1,29 +1,27 @@
 """First contact with a machine, in the operator's own process and with the operator's own keys.
 
-    reach → identify → preflight → decide → key → prove
+    reach → identify → preflight → decide → mend → key → prove → join
 
-Nothing is written to the node before `key`, and then one line: the control plane's key, restricted. What a script
-cannot know is asked of the operator: whether a host key is right, whether to go on past a problem, which fabric a group
-of adapters is on.
+Nothing is written to the node before `key` but what the operator agreed to have mended, and then one line: the control
+plane's key, restricted. What a script cannot know is asked of the operator: whether a host key is right, whether to go
+on past a problem, which fabric a group of adapters is on. An add that fails takes its line away again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llmgw.core.fabric import groups
-from llmgw.core.remedies import remedies
 from llmgw.errors import LlmgwError, NodeError, Refused, TimedOut, Unreachable
 from llmgw.model.node import Address, NodeOptions, Problem
 from llmgw.model.probe import Probe
 from llmgw.model.requests import Join, Step, Whoami
 from llmgw.nodes.examine import Examined, examine
-from llmgw.nodes.mend import Mender
+from llmgw.nodes.mend import take_remedies
 from llmgw.nodes.operator import Operator, Wish
 from llmgw.nodes.target import parse_target
 from llmgw.ssh.connection import Connection, connect
@@ -33,17 +31,11 @@ KNOWN_HOSTS = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
 RESTARTS = ("port_closed", "handshake_dropped", "connect_timeout", "no_route")
 """What a server looks like that is being restarted, or a machine that is still booting."""
 PAUSE = 2.0
-
-
+"""Seconds between two tries."""
 SECOND_WAIT = 180.0
+"""Seconds to wait for a server that had answered before: a cloud machine restarts it once it has its host keys."""
 
-
-@dataclass(frozen=True)
-class _Left:
-    """What the step `key` wrote."""
-
-    changed: bool
-    created: tuple[str, ...] = ()
+T = TypeVar("T")
 
 
 class Story:
@@ -64,12 +56,25 @@ class Story:
         async with self._reached() as connection:
             return await self._examined(connection, self._wish.options, machines)
 
-    async def add(self, key: Path | None, machines: Sequence[tuple[str, str]] = ()) -> Join:
-        """All of it. `key` is the control plane's private key; None where that is on another machine, which then tries
-        it itself.
+    async def add(
+        self, key: Path | None, join: Callable[[Join], Awaitable[T]], machines: Sequence[tuple[str, str]] = ()
+    ) -> T:
+        """All of it; returns what `join` returns, which hands the node to the control plane.
 
-        Raises Unreachable, TimedOut, Refused (login, host key, preflight, another owner), NodeError.
+        `key` is the control plane's private key; None where that is on another machine, which then tries it itself.
+        Raises Unreachable, TimedOut, Refused (login, host key, preflight, another owner), NodeError, and what `join`
+        raises.
         """
+        async with contextlib.AsyncExitStack() as undo:
+            wish = await self._through(key, machines, undo)
+            joined = await join(wish)
+            undo.pop_all()  # it is the control plane's now
+            return joined
+
+    async def _through(
+        self, key: Path | None, machines: Sequence[tuple[str, str]], undo: contextlib.AsyncExitStack
+    ) -> Join:
+        """Every step but the last. `undo` gets what has to be done where one of them, or the last, fails."""
         async with self._reached() as connection:
             options = self._wish.options
             found = await self._examined(connection, options, machines)
@@ -77,21 +82,18 @@ class Story:
                 await self._owned(found.probe)
                 if fabrics := await self._fabrics(found.probe):
                     options = options.model_copy(update={"fabrics": fabrics})
-                    found = await self._examined(connection, options, machines)
-                if await self._mended(connection, found):
+                    found = found.with_fabrics(fabrics)
+                if await take_remedies(connection, found, self._operator, self._say, unasked=self._wish.mend):
                     found = await self._examined(connection, options, machines)
             probe, accepted = await self._decided(found)
             options = options.model_copy(update={"despite": (*options.despite, *accepted)})
-            left = await self._leave_key(connection) if options.own_key else _Left(False)
+            created: tuple[str, ...] = ()
+            if options.own_key:
+                created = await self._leave_key(connection, undo)
             sleeper = await connection.run_script("engine", {"action": "outlive"}, deadline=20.0)
-        login = Login(client_keys=(key,)) if options.own_key and key is not None else self._login
-        try:
-            await self._prove(login, sleeper, probe)
-        except LlmgwError:
-            if left.changed:
-                await self._take_back(left)
-            raise
-        return self._join(probe, options, left.created)
+        own = options.own_key and key is not None
+        await self._prove(Login(client_keys=(key,)) if own and key is not None else self._login, own, sleeper, probe)
+        return self._join(probe, options, created)
 
     @contextlib.asynccontextmanager
     async def _reached(self) -> AsyncIterator[Connection]:
@@ -151,7 +153,14 @@ class Story:
     ) -> Examined:
         wish = self._wish
         found = await examine(
-            connection, options, where=wish.target, node_id=wish.name, ports=wish.ports, machines=machines
+            connection,
+            options,
+            where=wish.target,
+            node_id=wish.name,
+            ports=wish.ports,
+            machines=machines,
+            key_line=self._me.key_line if self._me is not None else None,
+            ask_sudo=wish.mend,
         )
         if found.probe is not None:
             await self._say("identify", _in_a_line(found.probe))
@@ -169,7 +178,7 @@ class Story:
             name = probe.hostname if probe is not None else wish.target
             despite = f" Or add --despite {first.code}." if probe is not None else ""
             fix = f"{(first.fix or 'Mend that first').rstrip('.')}.{despite}"
-            raise Refused(f"{name} cannot serve: {first.message}.{more}", fix=fix, code=first.code)
+            raise Refused(f"{name} cannot serve: {first.message.rstrip('.')}.{more}", fix=fix, code=first.code)
         assert probe is not None  # without one there is an error, and nothing to go on with
         if errors:
             await self._say("decide", f"going on past {', '.join(problem.code for problem in errors)}")
@@ -200,37 +209,21 @@ class Story:
             await self._say("decide", f"fabric {name}: {', '.join(adapters)}")
         return named
 
-    async def _mended(self, connection: Connection, found: Examined) -> bool:
-        """Takes the remedies that are wanted. One that fails ends nothing: the second look judges."""
-        mender = Mender(connection, self._operator.password)
-        did = False
-        for remedy in remedies(found.problems, found.probe, found.preflight):
-            wanted = remedy.consent == "given" or self._wish.mend
-            if not wanted and (remedy.consent != "asked" or not await self._operator.mend(remedy)):
-                continue
-            await self._say("mend", f"to {remedy.does}: {remedy.command}")
-            try:
-                done = await mender.mend(remedy)
-            except (Refused, NodeError) as exc:
-                await self._say("mend", f"{exc.message} {exc.fix}".rstrip())
-                continue
-            did = True
-            await self._say("mend", f"{done.command}: {done.said}")
-        return did
-
-    async def _leave_key(self, connection: Connection) -> _Left:
+    async def _leave_key(self, connection: Connection, undo: contextlib.AsyncExitStack) -> tuple[str, ...]:
         assert self._me is not None
         reply = await self._authorize(connection, action="add", line=self._me.key_line)
-        changed = bool(reply.get("changed"))
+        changed, created = bool(reply.get("changed")), tuple(str(path) for path in reply.get("created") or ())
+        if changed:
+            undo.push_async_callback(self._take_back, created)
         await self._say("key", f"the control plane's key is in {reply.get('path')}{'' if changed else ' already'}")
-        return _Left(changed, tuple(str(path) for path in reply.get("created") or ()))
+        return created
 
-    async def _take_back(self, left: _Left) -> None:
+    async def _take_back(self, created: tuple[str, ...]) -> None:
         """An add that fails leaves nothing behind, as far as the node lets us in once more."""
         try:
             connection = await self._connect(self._login)
             try:
-                await self._authorize(connection, action="remove", trace=list(left.created))
+                await self._authorize(connection, action="remove", trace=list(created))
             finally:
                 await connection.close()
         except LlmgwError as exc:
@@ -244,12 +237,14 @@ class Story:
         about = {"key": me.public_key.split()[1], "root": wish.options.root, "node_id": wish.name or ""}
         return await connection.run_script("authorize", {**about, **args}, deadline=30.0)
 
-    async def _prove(self, login: Login, sleeper: dict[str, Any], probe: Probe) -> None:
+    async def _prove(self, login: Login, own: bool, sleeper: dict[str, Any], probe: Probe) -> None:
         """From here on the control plane comes by itself, and what it starts must live on: both are tried now, while
         somebody is watching."""
         try:
             connection = await self._waited(login, SECOND_WAIT if self._wish.wait is None else self._wish.wait)
         except Refused as exc:
+            if not own or exc.code != "login_refused":
+                raise
             raise NodeError(
                 f"{self._address} refuses the control plane's own key although its line is in authorized_keys: "
                 f"{exc.message}",
@@ -268,7 +263,7 @@ class Story:
                 fix=f"Run on it: sudo loginctl enable-linger {name}; or set KillUserProcesses=no in logind.conf.",
                 code="processes_killed",
             )
-        whose = "your keys log in once more" if login is self._login else "the control plane logs in with its own key"
+        whose = "the control plane logs in with its own key" if own else "your keys log in once more"
         await self._say("prove", f"{whose}; what is started outlives the connection")
 
     def _join(self, probe: Probe, options: NodeOptions, created: tuple[str, ...]) -> Join:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import asyncssh
 
@@ -95,9 +95,13 @@ class Client(asyncssh.SSHClient):
         if self._prompt is None or self._asked >= PROMPTS:
             return None
         self._asked += 1
+        return await self.asked(self._prompt(question, echo))
+
+    async def asked(self, answer: Awaitable[str | None]) -> str | None:
+        """Waits for what a person types; the clocks stand still meanwhile."""
         self.asking = True
         try:
-            return await self._prompt(question, echo)
+            return await answer
         finally:
             self.asking = False
             self.answered_at = asyncio.get_running_loop().time()

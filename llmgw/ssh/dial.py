@@ -83,9 +83,9 @@ async def dial(
 def _options(address: Address, login: Login, host_key: str | None, keepalive: float, client: Client) -> dict[str, Any]:
     """Everything is said, since asyncssh's defaults read the user's files and switch checks off."""
 
-    def passphrase(path: str) -> str | None:
+    async def passphrase(path: str) -> str | None:
         client.opened.append(path)
-        return login.passphrase(path) if login.passphrase is not None else None
+        return await client.asked(login.passphrase(path)) if login.passphrase is not None else None
 
     keys: Any = [str(path) for path in login.client_keys]
     if not keys:
@@ -197,13 +197,10 @@ async def _within(
     """The connection, or TimedOut that says which half took too long. An attempt given up is taken down."""
     task: asyncio.Future[asyncssh.SSHClientConnection] = asyncio.ensure_future(opening)
     try:
-        await asyncio.wait((task, client.connected), timeout=connect_timeout, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            if not client.connected.done():
-                raise failures.connect_timeout(address, connect_timeout)
-            await _logged_in(task, client, login_timeout)
-            if not task.done():
-                raise failures.login_timeout(address, login_timeout)
+        if not await _in_its_time((task, client.connected), client, connect_timeout):
+            raise failures.connect_timeout(address, connect_timeout)
+        if not await _in_its_time((task,), client, login_timeout):
+            raise failures.login_timeout(address, login_timeout)
         return task.result()
     except BaseException:
         task.cancel()
@@ -211,15 +208,16 @@ async def _within(
         raise
 
 
-async def _logged_in(task: asyncio.Future[Any], client: Client, login_timeout: float) -> None:
-    """Returns when the login is through or has had its time, which begins anew each time a person has typed."""
+async def _in_its_time(either: Collection[asyncio.Future[Any]], client: Client, seconds: float) -> bool:
+    """Whether one of these was done in time, which begins anew each time a person has typed something."""
     clock = asyncio.get_running_loop().time
     began = clock()
-    while not task.done():
-        left = max(began, client.answered_at or began) + login_timeout - clock()
+    while not any(one.done() for one in either):
+        left = max(began, client.answered_at or began) + seconds - clock()
         if left <= 0 and not client.asking:
-            return
-        await asyncio.wait((task,), timeout=left if left > 0 else login_timeout)
+            return False
+        await asyncio.wait(either, timeout=left if left > 0 else seconds, return_when=asyncio.FIRST_COMPLETED)
+    return True
 
 
 def _discard(task: asyncio.Future[asyncssh.SSHClientConnection]) -> None:

@@ -45,7 +45,7 @@ class Login:
     agent: bool = False
     password: Secret | None = None
     """Sent only to a host whose key was pinned, known or confirmed."""
-    passphrase: Callable[[str], str | None] | None = None
+    passphrase: Callable[[str], Awaitable[str | None]] | None = None
     """Asked with the path of an encrypted key."""
     prompt: Prompt | None = None
     """Asked for passwords and codes, after every key; only while somebody is watching. None otherwise."""

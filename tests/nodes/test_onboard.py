@@ -15,7 +15,7 @@ from llmgw.core.remedies import Remedy
 from llmgw.errors import LlmgwError, NodeError, Refused, Unreachable
 from llmgw.model.node import Address, NodeOptions, Problem
 from llmgw.model.probe import Owner
-from llmgw.model.requests import Whoami
+from llmgw.model.requests import Join, Whoami
 from llmgw.model.secret import Secret
 from llmgw.model.surroundings import Surroundings
 from llmgw.nodes import onboard
@@ -119,8 +119,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         made.ran.append(("examine", ""))
         made.options.append(options)
         now = tuple(made.problems.pop(0) if made.problems else ())
-        seen = probe(**made.facts) if made.facts.get("probe", True) is not None else None
-        return Examined(seen, {}, None, Surroundings(), now)
+        return Examined(probe(**made.facts), None, Surroundings(), None, (41000, 41999), extra=now)
 
     for name, stand_in in (("resolve", resolve), ("connect", connect), ("examine", examine)):
         monkeypatch.setattr(onboard, name, stand_in)
@@ -135,7 +134,10 @@ def story(operator: Operator, **wish: Any) -> Story:
 
 
 async def added(operator: Operator, **wish: Any) -> Any:
-    return await story(operator, **wish).add(Path("own"))
+    async def join(made: Join) -> Join:
+        return made
+
+    return await story(operator, **wish).add(Path("own"), join)
 
 
 async def test_the_steps_in_their_order(machine: Machine) -> None:
@@ -211,7 +213,7 @@ async def test_mend_says_yes_to_all_of_it(machine: Machine) -> None:
 
 
 async def test_a_remedy_that_fails_ends_nothing_by_itself(machine: Machine) -> None:
-    machine.problems = [[LINGER]]
+    machine.problems = [[LINGER], [LINGER]]
     machine.fails = {"privileged": NodeError("sudo is not for you", code="sudo_refused", fix="Ask root.")}
     operator = Operator(mends=True, goes_on=True)
     await added(operator)
@@ -224,7 +226,7 @@ async def test_fabrics_are_asked_for_once_and_judged_with(machine: Machine) -> N
     operator = Operator(fabric="ib0")
     join = await added(operator)
     assert join.options.fabrics == {"ib0": ("mlx5_0",)}
-    assert [options.fabrics for options in machine.options] == [{}, {"ib0": ("mlx5_0",)}]
+    assert len(machine.options) == 1, "a name needs no second look"
     declared = Operator(fabric="ib0")
     await added(declared, options=NodeOptions(fabrics={"mine": ("mlx5_0",)}))
     assert declared.asked == []
@@ -248,11 +250,42 @@ async def test_a_key_that_was_there_before_stays(machine: Machine) -> None:
     assert ("authorize", "remove") not in machine.ran
 
 
+async def test_a_changed_host_key_is_not_called_a_refused_key(machine: Machine) -> None:
+    machine.connects = [None, Refused("another key", code="host_key_changed")]
+    with pytest.raises(Refused) as caught:
+        await added(Operator())
+    assert caught.value.code == "host_key_changed"
+
+
 async def test_a_key_that_is_refused_says_so_and_is_taken_away(machine: Machine) -> None:
     machine.connects = [None, Refused("no", code="login_refused")]
     with pytest.raises(NodeError) as caught:
         await added(Operator())
     assert caught.value.code == "key_refused"
+    assert ("authorize", "remove") in machine.ran
+
+
+async def test_what_the_control_plane_refuses_leaves_nothing(machine: Machine) -> None:
+    async def join(made: Join) -> Join:
+        raise Refused("another machine has that name", code="name_taken")
+
+    with pytest.raises(Refused):
+        await story(Operator()).add(Path("own"), join)
+    assert ("authorize", "remove") in machine.ran
+
+
+async def test_an_interrupted_add_leaves_nothing(machine: Machine) -> None:
+    async def join(made: Join) -> Join:
+        await asyncio.sleep(60)
+        return made
+
+    adding = asyncio.create_task(story(Operator()).add(Path("own"), join))
+    while ("engine", "outlived") not in machine.ran:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    adding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
     assert ("authorize", "remove") in machine.ran
 
 

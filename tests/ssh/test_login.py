@@ -106,9 +106,13 @@ async def test_an_encrypted_key_and_its_passphrase(sshd, encrypted: Path) -> Non
     server = sshd()
     asked: list[str] = []
 
-    def ask(name: str) -> str:
+    async def ask(name: str) -> str:
         asked.append(name)
+        await asyncio.sleep(0.3)  # longer than a connection may take: a person is typing
         return "open sesame"
+
+    async def guess(name: str) -> str:
+        return "wrong"
 
     login = Login(client_keys=(encrypted,), passphrase=ask)
     try:
@@ -118,9 +122,9 @@ async def test_an_encrypted_key_and_its_passphrase(sshd, encrypted: Path) -> Non
             await connect(server.address, login=login, host_key=server.host_key)
         assert without.value.code == "bad_key"
         return
-    await (await connect(server.address, login=login, host_key=server.host_key)).close()
+    await (await connect(server.address, login=login, host_key=server.host_key, connect_timeout=0.2)).close()
     assert asked == [str(encrypted)]
-    wrong = Login(client_keys=(encrypted,), passphrase=lambda name: "wrong")
+    wrong = Login(client_keys=(encrypted,), passphrase=guess)
     with pytest.raises(Refused, match="may be wrong") as caught:
         await connect(server.address, login=wrong, host_key=server.host_key)
     assert caught.value.code == "login_refused"

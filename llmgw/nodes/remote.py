@@ -18,7 +18,6 @@ from llmgw.errors import BadReply
 from llmgw.model.base import Report
 from llmgw.model.listing import Listing
 from llmgw.model.node import Node, NodeOptions
-from llmgw.model.preflight import Preflight
 from llmgw.model.probe import Probe
 from llmgw.model.route import ProtocolFactory
 from llmgw.model.secret import Secret
@@ -119,23 +118,6 @@ class Remote:
         args = probe_args(self._node.options, self._node.id, ports)
         document = await self._runner.run_script("probe", args, deadline=deadline)
         return typed(Probe, document, self._node.id), document
-
-    async def preflight(
-        self,
-        *,
-        ports: tuple[int, int],
-        outbound: Sequence[str] = OUTSIDE,
-        ask_sudo: bool = False,
-        deadline: float = 45.0,
-    ) -> tuple[Preflight, dict[str, Any]]:
-        """The typed document and the whole one. Writes nothing on the node, unless sudo is to be asked.
-
-        `ask_sudo` runs `sudo -n -k -l`: where a password is wanted sudo logs that, and may write a mail to root.
-        `outbound` is tried from the node, `HOST:PORT`; nothing is sent there.
-        """
-        args = preflight_args(self._node.options, self._node.id, ports=ports, outbound=outbound, ask_sudo=ask_sudo)
-        document = await self._runner.run_script("preflight", args, deadline=deadline)
-        return typed(Preflight, document, self._node.id), document
 
     async def list_engines(self, *, deadline: float = 30.0) -> Listing:
         args = {**self._common, "action": "list", "cluster": self._cluster}

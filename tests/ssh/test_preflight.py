@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from llmgw.core.findings import judge
-from llmgw.model.node import Node
-from llmgw.model.surroundings import Surroundings
-from llmgw.nodes.remote import Authority, Remote
+from llmgw.model.node import NodeOptions
+from llmgw.nodes.examine import examine
 from llmgw.ssh.connection import connect
 from llmgw.ssh.identity import Login
 
@@ -19,18 +17,16 @@ PORTS = (41000, 41999)
 
 
 async def look(server: Sshd, login: Login) -> dict[str, str]:
-    """The findings of a node behind this server, by code with their sentence; nothing outside is tried."""
+    """The findings of a node behind this server, by code with their sentence."""
     connection = await connect(server.address, login=login, host_key=server.host_key)
     try:
-        node = Node(id="n1", address=server.address, host_key=server.host_key)
-        remote = Remote(connection, node, Authority("cluster", "controller", 1))
-        probe, _ = await remote.probe(ports=PORTS)
-        preflight, _ = await remote.preflight(ports=PORTS, outbound=())
+        found = await examine(connection, NodeOptions(), where="n1", node_id="n1", ports=PORTS)
     finally:
         await connection.close()
-    assert preflight.sshd is not None, preflight.unknown
-    assert preflight.sshd.server == "openssh"
-    return {one.code: one.message for one in judge(probe, preflight, Surroundings(), node_id="n1", ports=PORTS)}
+    assert found.preflight is not None
+    assert found.preflight.sshd is not None, found.preflight.unknown
+    assert found.preflight.sshd.server == "openssh"
+    return {one.code: one.message for one in found.problems}
 
 
 async def test_a_plain_server_gives_no_finding_about_itself(sshd: Callable[..., Sshd], login: Login) -> None:

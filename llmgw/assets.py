@@ -19,6 +19,10 @@ def folder(name: str) -> Path:
     raise FileNotFoundError(f"{name}/ is missing from this installation of llmgw; install it again")
 
 
+SHARED_PARTS = {"preflight": ("probe_facts", "probe_storage")}
+"""Parts of another script that a script takes along."""
+
+
 @cache
 def prelude() -> bytes:
     """What is sent ahead of every script: prelude.py and ground.py, one module."""
@@ -27,12 +31,14 @@ def prelude() -> bytes:
 
 @cache
 def remote_script(name: str) -> bytes:
-    """Source of `remote_scripts/NAME.py`, as it is sent to a node, ahead of it its parts: every `NAME_*.py`.
+    """Source of `remote_scripts/NAME.py`, as it is sent to a node, ahead of it its parts: every `NAME_*.py`, and those
+    that it shares with another script.
 
     One text travels. Its parts are handed to the prelude, which makes each a module when it is imported; they go in
     front of the script's first line, so that a traceback names the right one.
     """
     here = folder("remote_scripts")
     script = (here / f"{name}.py").read_bytes()
-    parts = {file.stem: file.read_text() for file in sorted(here.glob(f"{name}_*.py"))}
+    files = [*sorted(here.glob(f"{name}_*.py")), *(here / f"{part}.py" for part in SHARED_PARTS.get(name, ()))]
+    parts = {file.stem: file.read_text() for file in files}
     return f"import prelude; prelude.parts({parts!r}); ".encode() + script if parts else script

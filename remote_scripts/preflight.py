@@ -11,90 +11,36 @@ import os
 import re
 import stat
 import sys
-import threading
 import time
 
 import prelude
+import probe_storage
+from probe_facts import PROC, Later, fact, find_tool, listening, read, unknown
 
 BASE = prelude.args.get("_base") or ""  # tests: a tree in place of /etc, /run, /sys, /usr, /var
-PROC = prelude.args.get("_proc") or "/proc"
-SBIN = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/rocm/bin")
+MORE = ("/usr/local/sbin", "/opt/rocm/bin")
 TOOLS = ("ldd", "tar", "systemd-run", "loginctl", "ibstat", "ibv_devinfo", "nvidia-smi", "nvidia-persistenced",
          "nv-fabricmanager", "rocm-smi", "amd-smi", "sudo", "doas")
 MANAGERS = (("apt-get", "apt"), ("dnf", "dnf"), ("yum", "dnf"), ("zypper", "zypper"), ("pacman", "pacman"),
             ("apk", "apk"))
 ADMINS = ("sudo", "wheel", "admin", "adm-sudo", "google-sudoers")
-SHARED = re.compile(r"(nfs\d*|cifs|smb\d*|lustre|gpfs|beegfs|ceph|glusterfs|afs|9p|orangefs|ocfs2|gfs2|fuse\.(sshfs|"
-                    r"glusterfs|ceph\w*|s3fs|juicefs|weka\w*|rclone)|wekafs|panfs)\Z")
 CLOCKS = ("chronyd", "ntpd", "systemd-timesyn", "openntpd", "ptp4l", "phc2sys", "ntpd-rs", "vmtoolsd")
 # sshd_config(5): what holds where nothing is said.
 DEFAULTS = {"maxsessions": "10", "maxstartups": "10:30:100", "allowtcpforwarding": "yes", "disableforwarding": "no",
             "permitopen": "any", "pubkeyauthentication": "yes", "strictmodes": "yes", "forcecommand": "none",
             "authorizedkeysfile": ".ssh/authorized_keys .ssh/authorized_keys2"}
-unknown = {}
 
 
-class Late(Exception):
-    pass
-
-
-class Asked(threading.Thread):
-    """A fact being found out, waited for until its deadline. What hangs is left to itself: our end ends it too."""
-
-    def __init__(self, function, *given, seconds=5.0):
-        threading.Thread.__init__(self)
-        self.daemon = True
-        self.function, self.given, self.seconds = function, given, seconds
-        self.ends, self.found, self.failed = time.monotonic() + seconds, None, None
-        self.start()
-
-    def run(self):
-        try:
-            self.found = self.function(*self.given)
-        except Exception as exc:  # whatever a strange machine answers, the rest is still told
-            self.failed = exc
-
-    def answer(self):
-        self.join(max(0.0, self.ends - time.monotonic()))
-        if self.is_alive():
-            raise Late("no answer in %g s" % self.seconds)
-        if self.failed is not None:
-            raise self.failed
-        return self.found
-
-
-def fact(name, asked):
-    """A fact, or null and the reason."""
-    try:
-        return asked.answer()
-    except Exception as exc:
-        told = isinstance(exc, (Late, prelude.Failure))
-        unknown[name] = str(exc) if told else "%s: %s" % (type(exc).__name__, exc)
-        return None
-
-
-def read(path, default=None):
-    """A small file as text; `default` (when given) in place of an error."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(1 << 20).decode("utf-8", "replace").strip("\0\n ")
-    except OSError:
-        if default is None:
-            raise
-        return default
-
-
-def which(name, places=None):
+def which(name):
+    """As a shell finds it, and also what cannot be run."""
     if name.startswith("/"):
         return name if os.path.lexists(name) else None
-    places = os.environ.get("PATH", "").split(":") if places is None else places
-    paths = [os.path.join(place, name) for place in places if place.startswith("/")]
+    paths = [os.path.join(place, name) for place in os.environ.get("PATH", "").split(":") if place.startswith("/")]
     return next((path for path in paths if os.path.lexists(path)), None)
 
 
 def tool(name):
-    path = which(name, os.environ.get("PATH", "").split(":") + list(SBIN))
-    return path if path and os.access(path, os.X_OK) else None
+    return find_tool(name, MORE)
 
 
 # ---- the account ----
@@ -105,7 +51,7 @@ def me():
 
 
 def shell():
-    return {"login": me().pw_shell or "/bin/sh", "sh": os.path.basename(os.path.realpath("/bin/sh"))}
+    return {"login": me().pw_shell or "/bin/sh"}
 
 
 def pythons():
@@ -385,63 +331,25 @@ def matches(words):
 
 # ---- file systems, ports, the way out ----
 
-def nearest(path):
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return path
-
-
-def mount_table():
-    found = []
-    for line in read(PROC + "/self/mountinfo").splitlines():
-        head, _, tail = line.partition(" - ")
-        point = re.sub(r"\\(\d{3})", lambda match: chr(int(match.group(1), 8)), head.split()[4])
-        found.append((point, tail.split()[0]))
-    return found
-
-
-def mount(path, table):
-    there = os.path.realpath(nearest(path))  # may hang, like what follows, where a server of files is dead
-    over = [(len(point), place, kind) for place, (point, kind) in enumerate(table)
-            if there == point or there.startswith(point.rstrip("/") + "/")]
-    kind = max(over)[2] if over else None
-    about = {"path": path, "place": there, "fs": kind, "shared": bool(SHARED.match(kind)) if kind else None,
-             "free": None, "total": None, "inodes_free": None, "noexec": None, "read_only": None, "writable": None}
-    room = os.statvfs(there)
-    about.update(free=room.f_bavail * room.f_frsize, total=room.f_blocks * room.f_frsize,
-                 inodes_free=room.f_favail if room.f_files else None, noexec=bool(room.f_flag & os.ST_NOEXEC),
-                 read_only=bool(room.f_flag & os.ST_RDONLY), writable=os.access(there, os.W_OK | os.X_OK))
-    return about
-
-
 def mounts():
-    table = mount_table()
     paths = [path for path in ("/tmp", "/dev/shm") if os.path.isdir(path)]
     paths = [path for path in (prelude.root_path(), prelude.home()) if path not in paths] + paths
-    asked = [(path, Asked(mount, path, table, seconds=3.0)) for path in paths]
-    return [each for each in (fact("mounts." + path, one) for path, one in asked) if each]
+    return probe_storage.every("mounts", paths, ("path", "place", "fs", "shared", "free", "total", "inodes_free",
+                                                 "noexec", "read_only", "writable"))
 
 
 def ports(wanted):
     """How many ports of the engines' range nobody listens on."""
     if not wanted:
         return None
-    taken = set()
-    for name in ("tcp", "tcp6"):
-        for line in read("%s/net/%s" % (PROC, name), "").splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A":
-                taken.add(int(words[1].rsplit(":", 1)[1], 16))
-    inside = sorted(port for port in taken if wanted[0] <= port <= wanted[1])
     of = wanted[1] - wanted[0] + 1
-    return {"free": of - len(inside), "of": of, "taken": inside[:100]}
+    return {"free": of - sum(wanted[0] <= port <= wanted[1] for port in listening()), "of": of}
 
 
 def reach(told):
     """One TCP connection out; closed at once, nothing is sent."""
     import socket
     host, _, port = told["host"].rpartition(":")
-    began = time.monotonic()
     try:
         addresses = socket.getaddrinfo(host.strip("[]"), int(port), 0, socket.SOCK_STREAM)
         told["resolved"] = True
@@ -450,7 +358,7 @@ def reach(told):
                 tried.settimeout(3.0)
                 try:
                     tried.connect(address)
-                    told.update(ok=True, error=None, ms=int((time.monotonic() - began) * 1000))
+                    told.update(ok=True, error=None)
                     return
                 except OSError as exc:
                     told["error"] = str(exc)
@@ -460,16 +368,15 @@ def reach(told):
 
 def outbound(targets):
     """The hosts we were told of, side by side. Proxies of the environment by name only: they may hold passwords."""
-    told = [{"host": target, "ok": False, "ms": None, "error": None, "resolved": False} for target in targets[:16]]
-    ends = time.monotonic() + 4.0
-    for thread in [Asked(reach, each) for each in told]:
-        thread.join(max(0.0, ends - time.monotonic()))
+    told = [{"host": target, "ok": False, "error": None, "resolved": False} for target in targets[:16]]
+    for asked in [Later(reach, each, seconds=4.0) for each in told]:
+        asked.wait()
     for each in told:
         each["error"] = None if each["ok"] else each["error"] or "no answer in 4 s"
     named = [each["resolved"] for each in told if re.search(r"[a-zA-Z]", each["host"].rpartition(":")[0])]
     proxies = sorted(name for name in os.environ if re.match(r"(?i)(https?|all)_proxy\Z", name))
     return {"dns": any(named) if named else None, "proxies": proxies,
-            "hosts": [{key: each[key] for key in ("host", "ok", "ms", "error")} for each in told]}
+            "hosts": [{key: each[key] for key in ("host", "ok", "error")} for each in told]}
 
 
 # ---- the system around ----
@@ -479,21 +386,9 @@ def selinux():
     return {"1": "enforcing", "0": "permissive"}.get(word, "disabled")
 
 
-def apparmor():
-    return read(BASE + "/sys/module/apparmor/parameters/enabled", "N") == "Y"
-
-
 def resolved(name):
     import socket
     return socket.getaddrinfo(name, None)[0][4][0]
-
-
-def hosts_entry(name):
-    for line in read(BASE + "/etc/hosts", "").splitlines():
-        words = line.partition("#")[0].split()
-        if name in words[1:]:
-            return words[0]
-    return None
 
 
 def clock_source():
@@ -543,30 +438,28 @@ def init():
     return read(PROC + "/1/comm", "") or None
 
 
-def fqdn():
-    import socket
-    return socket.getfqdn()
-
-
 def main(args):
     name = os.uname()[1]
     asked = {
-        "shell": Asked(shell), "pythons": Asked(pythons, seconds=9.0),
-        "sudo": Asked(sudo, bool(args.get("ask_sudo")), seconds=7.0), "groups": Asked(groups), "logind": Asked(logind),
-        "keys": Asked(keys), "sshd": Asked(sshd), "mounts": Asked(mounts), "ports": Asked(ports, args.get("ports")),
-        "outbound": Asked(outbound, args.get("outbound") or []),
-        "libraries": Asked(libraries, args.get("libraries") or []),
-        "tools": Asked(lambda: {each: tool(each) for each in TOOLS}),
-        "packages": Asked(lambda: {"manager": next((kind for command, kind in MANAGERS if tool(command)), None)}),
-        "selinux": Asked(selinux), "apparmor": Asked(apparmor), "fqdn": Asked(fqdn, seconds=3.0),
-        "hosts_entry": Asked(hosts_entry, name), "resolved": Asked(resolved, name, seconds=3.0),
-        "ntp": Asked(clock_source), "init": Asked(init), "devices": Asked(devices),
-        "oom": Asked(lambda: {"overcommit": int(read(PROC + "/sys/vm/overcommit_memory"))})}
-    found = {key: fact(key, one) for key, one in asked.items()}
-    for key, empty in (("pythons", []), ("groups", []), ("keys", []), ("mounts", []), ("devices", []), ("tools", {}),
+        "shell": later(shell), "pythons": later(pythons, seconds=9.0),
+        "sudo": later(sudo, bool(args.get("ask_sudo")), seconds=7.0), "logind": later(logind), "keys": later(keys),
+        "sshd": later(sshd), "mounts": later(mounts), "ports": later(ports, args.get("ports")),
+        "outbound": later(outbound, args.get("outbound") or []),
+        "libraries": later(libraries, args.get("libraries") or []),
+        "tools": later(lambda: {each: tool(each) for each in TOOLS}),
+        "packages": later(lambda: {"manager": next((kind for command, kind in MANAGERS if tool(command)), None)}),
+        "selinux": later(selinux), "resolved": later(resolved, name, seconds=3.0), "ntp": later(clock_source),
+        "init": later(init), "devices": later(devices),
+        "oom": later(lambda: {"overcommit": int(read(PROC + "/sys/vm/overcommit_memory"))})}
+    found = {key: fact(key, one.get) for key, one in asked.items()}
+    for key, empty in (("pythons", []), ("keys", []), ("mounts", []), ("devices", []), ("tools", {}),
                        ("libraries", {}), ("packages", {}), ("oom", {})):
         found[key] = empty if found[key] is None else found[key]
     return dict(found, schema=1, at=time.time(), hostname=name, unknown=unknown)
+
+
+def later(function, *given, seconds=5.0):
+    return Later(function, *given, seconds=seconds)
 
 
 prelude.main(main)

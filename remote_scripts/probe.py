@@ -83,18 +83,21 @@ def main(args):
     ram = fact("memory", probe_system.memory) or nothing("total", "available", "cgroup_limit")
     cards = Later(gpus, ram["total"])
     marks = list(prelude.tagged())
+    # All that is asked of file systems: a dead server of files keeps its own facts only.
+    disks, root = Later(probe_storage.disks), Later(probe_storage.root)
+    owned, mode = Later(owner, seconds=3.0), Later(probe_system.home_mode, seconds=3.0)
     document = {
         "schema": 2, "at": started, "hostname": os.uname().nodename, "boot_id": fact("boot_id", prelude.boot_id),
         "machine_id": fact("machine_id", probe_facts.read, probe_facts.ROOT + "/etc/machine-id"),
         "uptime_s": fact("uptime_s", probe_system.uptime),
         "python": {"executable": sys.executable, "version": ".".join(map(str, sys.version_info[:3]))},
-        "user": probe_system.user(), "home_mode": fact("home_mode", probe_system.home_mode),
+        "user": probe_system.user(), "home_mode": fact("home_mode", mode.get),
         "os": probe_system.system(), "libc": fact("libc", probe_system.libc) or nothing("kind", "version"),
         "virtualization": fact("virtualization", probe_system.virtualization),
         "container": fact("container", probe_system.container),
         "cpu": fact("cpu", probe_system.cpu) or nothing("model", "cores", "threads", "level"),
         "load": fact("load", lambda: list(os.getloadavg())), "memory": ram,
-        "disks": fact("disks", probe_storage.disks) or [], "root": probe_storage.root(), "owner": fact("owner", owner),
+        "disks": fact("disks", disks.get) or [], "root": root.get(), "owner": fact("owner", owned.get),
         "fabric": fact("fabric", probe_network.fabric), "interfaces": fact("interfaces", probe_network.interfaces),
         "ports_in_use": fact("ports_in_use", probe_network.ports_in_use, ports),
         "limits": fact("limits", probe_system.limits),

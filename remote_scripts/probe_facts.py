@@ -2,6 +2,7 @@
 import os
 import re
 import threading
+import time
 
 import prelude
 
@@ -89,11 +90,24 @@ def run(argv, seconds=TOOL_SECONDS, limit=1 << 20):
     return prelude.run(argv, seconds, env=quiet, limit=limit)
 
 
-class Later(object):
-    """A question under way beside the others, so that a tool that hangs costs its own deadline only."""
+def listening():
+    """The TCP ports on which somebody listens, whatever the address."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        for line in read("%s/net/%s" % (PROC, name), "").splitlines()[1:]:
+            words = line.split(None, 4)
+            if words[3] == "0A":
+                found.add(int(words[1].rsplit(":", 1)[1], 16))
+    return found
 
-    def __init__(self, function, *given):
+
+class Later(object):
+    """A question under way beside the others, so that what hangs costs its own deadline only. Without `seconds` it has
+    deadlines of its own. One that never ends is left to itself: our end ends it too."""
+
+    def __init__(self, function, *given, seconds=None):
         self._function, self._given, self._value, self._error = function, given, None, None
+        self._seconds, self._began = seconds, time.monotonic()
         self._thread = threading.Thread(target=self._work)
         self._thread.daemon = True
         self._thread.start()
@@ -104,8 +118,14 @@ class Later(object):
         except Exception as exc:  # told to whoever asks for the answer
             self._error = exc
 
+    def wait(self):
+        """Until it is answered or late; whether it is answered."""
+        self._thread.join(None if self._seconds is None else max(0.0, self._began + self._seconds - time.monotonic()))
+        return not self._thread.is_alive()
+
     def get(self):
-        self._thread.join()
+        if not self.wait():
+            prelude.fail("late", "no answer in %g s" % self._seconds)
         if self._error is not None:
             raise self._error
         return self._value

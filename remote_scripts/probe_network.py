@@ -4,7 +4,7 @@ import re
 import struct
 
 import prelude
-from probe_facts import PROC, SYS, count, names, number, read
+from probe_facts import SYS, count, listening, names, number, read
 from probe_system import numa_of
 
 MAX_GIDS = 16
@@ -139,10 +139,4 @@ def management(known):
 
 def ports_in_use(ports):
     """Ports of the engines' range on which somebody listens."""
-    found = set()
-    for name in ("tcp", "tcp6"):
-        for line in read("%s/net/%s" % (PROC, name), "").splitlines()[1:]:
-            words = line.split(None, 4)
-            if words[3] == "0A":
-                found.add(int(words[1].rsplit(":", 1)[1], 16))
-    return sorted(port for port in found if ports[0] <= port <= ports[1])
+    return sorted(port for port in listening() if ports[0] <= port <= ports[1])

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.assets import SHARED_PARTS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = {
@@ -185,6 +187,7 @@ def test_a_module_says_what_it_is_for_and_stays_short(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "remote_scripts").glob("*.py")), ids=lambda path: path.name)
 def test_a_remote_script_imports_the_standard_library_the_prelude_and_its_own_parts_only(path: Path) -> None:
     parts = {each.stem for each in path.parent.glob(f"{path.stem.partition('_')[0]}_*.py")}
+    parts |= set(SHARED_PARTS.get(path.stem, ()))
     also = {"prelude"} | parts | ({"xllamacpp"} if path.name == "llama_wheel.py" else set())
     strangers = {name.split(".")[0] for _, name in imports(path)} - also - STANDARD_LIBRARY
     assert not strangers

@@ -17,8 +17,6 @@ MAX_ITEMS = 1024
 class Shell(Report):
     login: str | None = None
     """As the user database has it, `/usr/bin/fish`."""
-    sh: str | None = None
-    """What `/bin/sh` is: `dash`, `bash`, `busybox`."""
 
 
 class Interpreter(Report):
@@ -88,13 +86,11 @@ class Mount(Report):
 class Ports(Report):
     free: int = Field(ge=0)
     of: int = Field(ge=0)
-    taken: tuple[int, ...] = Field(default=(), max_length=MAX_ITEMS)
 
 
 class Reached(Report):
     host: str
     ok: bool = False
-    ms: int | None = None
     error: str | None = None
 
 
@@ -134,7 +130,6 @@ class Preflight(Report):
     shell: Shell | None = None
     pythons: tuple[Interpreter, ...] = Field(default=(), max_length=MAX_ITEMS)
     sudo: Sudo | None = None
-    groups: tuple[str, ...] = Field(default=(), max_length=MAX_ITEMS)
     logind: Logind | None = None
     keys: tuple[KeyPath, ...] = Field(default=(), max_length=MAX_ITEMS)
     sshd: Sshd | None = None
@@ -146,10 +141,7 @@ class Preflight(Report):
     """For each library that was asked for, whether the loader finds it."""
     packages: Packages = Packages()
     selinux: Literal["enforcing", "permissive", "disabled"] | None = None
-    apparmor: bool | None = None
     hostname: str
-    fqdn: str | None = None
-    hosts_entry: str | None = None
     resolved: str | None = None
     """The address that the node's own name leads to."""
     ntp: Ntp | None = None

@@ -16,12 +16,18 @@ from typing import Any
 import pytest
 
 from llmgw.model.preflight import Preflight
+from llmgw.model.probe import Probe
 
 from .conftest import Node, tree
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 NO_ROOT = ('if os.geteuid() == 0:\n        return answer("root")', "")
 """Makes the script of a test that runs as root look at sudo all the same."""
+DEAD_SERVER = (
+    "room = os.statvfs(there)",
+    'room = os.statvfs(there if path == "/tmp" else __import__("time").sleep(3600))',
+)
+"""Whoever asks for the file system of another path than /tmp waits for an hour."""
 FOUR_HOURS = "sleep 14400"
 
 
@@ -64,7 +70,7 @@ def test_this_machine_is_told_truthfully(node: Node) -> None:
     root = found["mounts"][0]
     assert (root["place"], root["writable"], root["noexec"]) == (str(node.home), True, False)
     assert root["free"] > 0
-    assert found["ports"]["free"] + len(found["ports"]["taken"]) == found["ports"]["of"] == 1000
+    assert 900 < found["ports"]["free"] <= found["ports"]["of"] == 1000
     assert found["tools"]["ldd"] == shutil.which("ldd")
     assert found["oom"]["overcommit"] == int(Path("/proc/sys/vm/overcommit_memory").read_text())
     assert found["outbound"] == {"dns": None, "hosts": [], "proxies": []}
@@ -374,10 +380,7 @@ def test_network_file_systems_are_shared(node: Node, tmp_path: Path) -> None:
 
 
 def test_a_dead_file_server_costs_seconds_and_one_fact(node: Node) -> None:
-    node.change = (
-        "    room = os.statvfs(there)\n",
-        "    time.sleep(3600) if path != '/tmp' else 0\n    room = os.statvfs(there)\n",
-    )
+    node.change = DEAD_SERVER
     began = time.monotonic()
     found = preflight(node)
     assert time.monotonic() - began < 6
@@ -385,13 +388,35 @@ def test_a_dead_file_server_costs_seconds_and_one_fact(node: Node) -> None:
     assert found["unknown"][f"mounts.{node.home}"] == "no answer in 3 s"
 
 
+def test_a_dead_file_server_keeps_only_its_own_facts_from_the_probe(node: Node) -> None:
+    node.change = DEAD_SERVER
+    began = time.monotonic()
+    found = node.call("probe")
+    assert time.monotonic() - began < 6
+    assert (found["root"], found["disks"]) == ({"path": str(node.root)}, [])
+    assert {found["unknown"][key] for key in ("root", "disks./", f"disks.{node.home}")} == {"no answer in 3 s"}
+    assert found["memory"]["total"] > 0
+    assert Probe.model_validate(found).root.free is None
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "fuse.rclone", "panfs", "orangefs", "virtiofs", "smb3", "fuse.ceph-fuse"])
+def test_both_scripts_know_the_same_network_file_systems(node: Node, tmp_path: Path, kind: str) -> None:
+    table = Path("/proc/self/mountinfo").read_text() + f"900 1 0:900 / {node.home} rw - {kind} server:/home rw\n"
+    put(tmp_path, "proc/self/mountinfo", table)
+    put(tmp_path, "proc/meminfo", "MemTotal: 1 kB\n")
+    put(tmp_path, "proc/cpuinfo", "processor: 0\n")
+    root = preflight(node, _proc=str(tmp_path / "proc"))["mounts"][0]
+    probed = node.call("probe", _proc=str(tmp_path / "proc"))["root"]
+    assert (root["fs"], root["shared"]) == (probed["fs"], probed["shared"]) == (kind, True)
+
+
 def test_a_dead_name_service_costs_seconds_and_its_facts(node: Node) -> None:
-    node.change = ("    return socket.getfqdn()\n", "    time.sleep(3600)\n")
+    node.change = ("    return socket.getaddrinfo(name, None)[0][4][0]\n", "    time.sleep(3600)\n")
     began = time.monotonic()
     found = preflight(node)
     assert time.monotonic() - began < 5
-    assert found["fqdn"] is None
-    assert found["unknown"]["fqdn"] == "no answer in 3 s"
+    assert found["resolved"] is None
+    assert found["unknown"]["resolved"] == "no answer in 3 s"
 
 
 def test_ports(node: Node, tmp_path: Path) -> None:
@@ -399,7 +424,7 @@ def test_ports(node: Node, tmp_path: Path) -> None:
     put(tmp_path, "proc/net/tcp", "head\n" + line.format(41001, "0A") + line.format(41002, "01"))
     put(tmp_path, "proc/net/tcp6", "head\n" + line.format(41003, "0A") + line.format(80, "0A"))
     found = preflight(node, _proc=str(tmp_path / "proc"), ports=[41000, 41009])["ports"]
-    assert found == {"free": 8, "of": 10, "taken": [41001, 41003]}
+    assert found == {"free": 8, "of": 10}
 
 
 def test_the_way_out(node: Node) -> None:
@@ -420,7 +445,6 @@ def test_the_way_out(node: Node) -> None:
         thread.join(5)
     hosts = {one["host"]: one for one in found["outbound"]["hosts"]}
     assert hosts[here]["ok"] is True
-    assert hosts[here]["ms"] < 3000
     assert "refused" in hosts[there]["error"]
     assert [hosts[name]["ok"] for name in (there, "nowhere.invalid:443", "nonsense")] == [False] * 3
     assert all(hosts[name]["error"] for name in (there, "nowhere.invalid:443", "nonsense"))
@@ -449,13 +473,9 @@ def test_libraries_are_asked_of_the_loader(node: Node) -> None:
 
 
 def test_security_modules(node: Node, base: Path) -> None:
-    found = preflight(node, _base=str(base))
-    assert (found["selinux"], found["apparmor"]) == ("disabled", False)
+    assert preflight(node, _base=str(base))["selinux"] == "disabled"
     put(base, "sys/fs/selinux/enforce", "1")
-    put(base, "sys/module/apparmor/parameters/enabled", "Y\n")
-    put(base, "etc/hosts", f"127.0.0.1 localhost\n10.0.0.7 {os.uname().nodename} # us\n")
-    found = preflight(node, _base=str(base))
-    assert (found["selinux"], found["apparmor"], found["hosts_entry"]) == ("enforcing", True, "10.0.0.7")
+    assert preflight(node, _base=str(base))["selinux"] == "enforcing"
 
 
 @pytest.mark.parametrize("shell", ["/bin/dash", "/usr/bin/fish", "/usr/bin/tcsh", "/bin/bash"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmgw.core.findings.rules import Facts, Said, arg, on_preflight, on_probe
+from llmgw.core.findings.rules import Facts, Said, arg, on_preflight, on_probe, quoted
 from llmgw.core.fit import gib
 from llmgw.engines.base import GIB, MIB
 from llmgw.model.preflight import Preflight
@@ -16,6 +16,13 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
 def _remount(place: str, facts: Facts) -> str:
     return facts.root(f'mount -o remount,rw "$(findmnt -nro TARGET -T {arg(place)})"')
+
+
+@on_probe("root_silent", "error", "Bring the file server back, or name another --root.")
+def root_silent(probe: Probe, facts: Facts) -> Said:
+    """Nothing can be learned of the root: mostly a file server that is gone, and holds whoever asks it for anything."""
+    why = probe.unknown.get("root")
+    return f"the file system of {probe.root.path} does not answer: {quoted(why)}" if why else None
 
 
 @on_probe("unsafe_root", "error", "Correct its owner and mode (`chmod go-w`), or name another --root.")

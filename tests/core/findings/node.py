@@ -86,7 +86,7 @@ MOUNT: dict[str, Any] = {
 PREFLIGHT: dict[str, Any] = {
     "schema": 1,
     "at": 1_700_000_000.0,
-    "shell": {"login": "/bin/bash", "sh": "dash"},
+    "shell": {"login": "/bin/bash"},
     "pythons": [{"path": "/usr/bin/python3.11", "version": "3.11.2", "chosen": True}],
     "sudo": {"mode": "free", "path": "/usr/bin/sudo", "groups": ["sudo"]},
     "logind": {
@@ -114,7 +114,7 @@ PREFLIGHT: dict[str, Any] = {
         {"path": "/dev/shm", "place": "/dev/shm", **MOUNT, "fs": "tmpfs"},
     ],
     "ports": {"free": 1000, "of": 1000},
-    "outbound": {"dns": True, "hosts": [{"host": "pypi.org:443", "ok": True, "ms": 9}]},
+    "outbound": {"dns": True, "hosts": [{"host": "pypi.org:443", "ok": True}]},
     "tools": {"ldd": "/usr/bin/ldd", "ibstat": None},
     "libraries": {"libgomp.so.1": True},
     "packages": {"manager": "apt"},

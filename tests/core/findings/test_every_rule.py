@@ -190,6 +190,7 @@ CASES = [
     Case("nofile_low", {"limits.nofile": 1024}, says="1024 files", fix="anna hard nofile"),
     Case("nproc_low", {"limits.nproc": 512}, says="512 processes", fix="anna hard nproc"),
     # disks
+    Case("root_silent", {"unknown.root": "no answer in 3 s"}, says="no answer in 3 s", fix="--root"),
     Case("unsafe_root", {"root.owner_ok": False, "root.fault": "is writable by others"}, says="is writable by others"),
     Case("unwritable_root", {"root.writable": False}, says=HOME, fix="--root"),
     Case("unwritable_root", {"root.writable": False, "root.read_only": True}, says="read-only", fix="remount,rw"),

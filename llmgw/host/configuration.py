@@ -23,11 +23,11 @@ def config_wrong(here: Here) -> Said:
     """The configuration cannot be read or holds something that cannot be meant; a start is refused."""
     if here.config_error is None:
         return None
-    fix = here.config_error.fix or "docs/configuration.md shows every option with its default."
+    fix = here.config_error.fix or "See docs/configuration.md: it shows every option with its default."
     return [(line, fix) for line in here.config_error.message.split("\n")]
 
 
-@check("error", "chown it to the owner of the home, and chmod go-w.")
+@check("error", "Give it to the owner of the home, and take the right to write from others: `chmod go-w`.")
 def config_foreign(here: Here) -> Said:
     """Whoever may write the configuration decides which programs run on every node."""
     found = info(here.config)
@@ -40,7 +40,7 @@ def config_foreign(here: Here) -> Said:
     return None
 
 
-@check("warning", "chmod 600 it.")
+@check("warning", "Take it from others with `chmod 600`.")
 def config_shows_secrets(here: Here) -> Said:
     """A password or token in a file that others may read."""
     found = info(here.config)
@@ -55,7 +55,7 @@ def config_shows_secrets(here: Here) -> Said:
     return message, f"chmod 600 {arg(str(here.config))}"
 
 
-@check("note", "Start it again (systemctl restart, or Ctrl-C and `llmgw server run`); engines go on running.")
+@check("note", "Start it again (`systemctl restart`, or Ctrl-C and `llmgw server run`); engines go on running.")
 def config_newer(here: Here) -> Said:
     """The configuration is read at the start only: what was changed since is not in force."""
     found = info(here.config)
@@ -65,7 +65,7 @@ def config_newer(here: Here) -> Said:
     return f"{here.config} was changed {span(found.st_mtime - begun)} after the server started"
 
 
-@check("error", "admin_listen: 127.0.0.1:9091, reached from elsewhere over ssh -L 9091:127.0.0.1:9091.")
+@check("error", "Set `admin_listen: 127.0.0.1:9091`, reached from elsewhere by `ssh -L 9091:127.0.0.1:9091 HOST`.")
 def admin_listen_open(here: Here) -> Said:
     """The admin API has no TLS of its own: the token, which opens every node, travels readable to all on the way."""
     listen = here.effective.admin_listen
@@ -137,7 +137,7 @@ def tls_expires(here: Here) -> Said:
     return f"the certificate of the endpoint expires in {span(found.ends - here.now)}"
 
 
-@check("error", "chmod 600 the key.")
+@check("error", "Take the key from others with `chmod 600`.")
 def tls_key_open(here: Here) -> Said:
     """Whoever may read the key may pose as the endpoint."""
     tls = here.effective.tls

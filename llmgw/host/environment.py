@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from llmgw.config.home import find_home
 from llmgw.core.findings.rules import listed
@@ -16,7 +17,7 @@ BUNDLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 """The first of them that names a file counts, as for the mirror."""
 
 
-@check("note", "Unset what is not meant.")
+@check("note", "Take away what is not meant.")
 def environment_leads_elsewhere(here: Here) -> Said:
     """Commands in this shell talk to another control plane, or read another configuration, than without them."""
     plain = {name: value for name, value in here.environ.items() if not name.startswith("LLMGW_")}
@@ -28,14 +29,14 @@ def environment_leads_elsewhere(here: Here) -> Said:
     return f"this shell has {listed(found)}" if found else None
 
 
-@check("warning", "Unset it, or correct its name.")
+@check("warning", "Take it away, or correct its name.")
 def environment_unknown(here: Here) -> Said:
     """A variable of ours that nothing reads: a slip of the pen, most often."""
     found: list[Sentence] = []
     for name in sorted(here.environ):
         if name.startswith("LLMGW_") and name not in KNOWN and name != CRASH:
             near = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.8)
-            fix = f"Did you mean {near[0]}? Else unset it." if near else f"unset {name}"
+            fix = f"Did you mean {near[0]}? Else take it away." if near else f"unset {name}"
             found.append((f"{name} is set, and nothing reads it", fix))
     return found
 
@@ -47,7 +48,7 @@ def crash_wished(here: Here) -> Said:
     return f"{CRASH}={value}: a server started in this shell ends there on purpose" if value else None
 
 
-@check("warning", "export LLMGW_ADMIN_TOKEN=… with what admin.token of that control plane's home holds.")
+@check("warning", "Set LLMGW_ADMIN_TOKEN to what admin.token of that control plane's home holds.")
 def admin_url_without_token(here: Here) -> Said:
     """The admin API over TCP wants the token; without it every command is refused."""
     if not here.environ.get("LLMGW_ADMIN_URL") or here.environ.get("LLMGW_ADMIN_TOKEN"):
@@ -55,17 +56,18 @@ def admin_url_without_token(here: Here) -> Said:
     return "LLMGW_ADMIN_URL is set, LLMGW_ADMIN_TOKEN is not"
 
 
-@check("warning", "Use https://, or a tunnel: ssh -L 9091:127.0.0.1:9091 HOST.")
+@check("warning", "Use https://, or a tunnel: `ssh -L 9091:127.0.0.1:9091 HOST`.")
 def admin_url_plain(here: Here) -> Said:
     """The token travels readable to everybody on the way, and it opens every node."""
     url = here.environ.get("LLMGW_ADMIN_URL", "")
-    host = url.removeprefix("http://").partition("/")[0].rpartition(":")[0].strip("[]")
-    if not url.startswith("http://") or host in ("127.0.0.1", "localhost", "::1"):
+    parts = urlsplit(url)
+    host = parts.hostname
+    if parts.scheme != "http" or host in ("127.0.0.1", "localhost", "::1"):
         return None
     return f"LLMGW_ADMIN_URL is {url}: the admin token is sent to {host or url} unencrypted"
 
 
-@check("warning", "Correct the path, or unset the variable.")
+@check("warning", "Correct the path, or take the variable away.")
 def trust_missing(here: Here) -> Said:
     """The bundle of certificates that fetches are told to trust is not there; the system's own is taken instead."""
     return [
@@ -75,7 +77,7 @@ def trust_missing(here: Here) -> Said:
     ]
 
 
-@check("error", "Name a file of certificates in PEM form, or unset the variable.")
+@check("error", "Name a file of certificates in PEM form, or take the variable away.")
 def trust_unreadable(here: Here) -> Said:
     """The bundle of certificates that fetches are told to trust holds none: nothing is fetched."""
     for name in BUNDLES:

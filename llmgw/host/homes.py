@@ -56,17 +56,17 @@ def home_no_directory(here: Here) -> Said:
     return None if found is None or stat.S_ISDIR(found.st_mode) else f"{here.home.path} is no directory"
 
 
-@check("error", "Run as its owner (sudo -u), or set LLMGW_HOME to a directory of your own.")
+@check("error", "Run as its owner (`sudo -u OWNER`), or set LLMGW_HOME to a directory of your own.")
 def home_foreign(here: Here) -> Said:
     """The home belongs to another user: a start is refused, and most of it cannot be looked at."""
     found = info(here.home.path)
     if found is None or found.st_uid == here.uid:
         return None
-    fix = f"sudo -u '#{found.st_uid}' llmgw doctor, or set LLMGW_HOME to a directory of your own."
+    fix = f"Run `sudo -u '#{found.st_uid}' llmgw doctor`, or set LLMGW_HOME to a directory of your own."
     return f"{here.home.path} belongs to uid {found.st_uid}, not to uid {here.uid}", fix
 
 
-@check("error", "chmod 700 the home.")
+@check("error", "Take it from others with `chmod 700`.")
 def home_open(here: Here) -> Said:
     """Others may enter the home, where the key to every node lies; a start is refused."""
     found = info(here.home.path)
@@ -89,7 +89,7 @@ def home_in_memory(here: Here) -> Said:
     return f"{here.home.path} lies on {kind}: it is empty after the next boot" if kind in IN_MEMORY else None
 
 
-@check("warning", "chmod go-w the directories above the home.")
+@check("warning", "Take the right to write them from others with `chmod go-w`.")
 def home_parent_open(here: Here) -> Said:
     """Whoever may write a directory above the home may put another home in its place."""
     wrong: list[Sentence] = []
@@ -148,7 +148,7 @@ def home_inodes(here: Here) -> Said:
     )
 
 
-@check("error", "chown them to the owner of the home.")
+@check("error", "Give them to the owner of the home with `chown`.")
 def home_mixed(here: Here) -> Said:
     """Files of another user in the home: a command ran under another user (sudo), and its owner cannot write them."""
     home = info(here.home.path)
@@ -207,7 +207,7 @@ def mirror_low(here: Here) -> Said:
     return f"{gib(free)} are free for weights at {here.mirror}" if free < 4 * GIB else None
 
 
-@check("note", "sudo llmgw …, or LLMGW_ADMIN_URL and LLMGW_ADMIN_TOKEN.")
+@check("note", "Use `sudo llmgw`, or set LLMGW_ADMIN_URL and LLMGW_ADMIN_TOKEN.")
 def home_of_root(here: Here) -> Said:
     """Another control plane runs on this machine, root's: commands of this user are sent there, not to this home."""
     roots = find_home({}, 0)

@@ -125,10 +125,10 @@ def token_weak(here: Here) -> Said:
     size = len(path.read_text(errors="replace").strip())
     if size >= SHORTEST_TOKEN:
         return None
-    return f"{path} holds {size} characters", f"rm {arg(str(path))}, then start the server again."
+    return f"{path} holds {size} characters", f"Run `rm {arg(str(path))}`, then start the server again."
 
 
-@check("warning", "chmod 600 them.")
+@check("warning", "Take them from others with `chmod 600`.")
 def files_open(here: Here) -> Said:
     """Files of the home that others may read or write, should they ever get into it or into a copy of it."""
     home = here.home

@@ -9,6 +9,7 @@ import resource
 import socket
 from pathlib import Path
 
+from llmgw.core.findings.rules import arg
 from llmgw.core.fit import gib
 from llmgw.engines.base import MIB
 from llmgw.host.checks import Here, Said, Sentence, check, many, span
@@ -26,7 +27,7 @@ LITTLE_MEMORY = 256 * MIB
 TMP = 32 * MIB
 
 
-@check("warning", "timedatectl set-ntp true, or start chronyd.")
+@check("warning", "Run `sudo timedatectl set-ntp true`, or start chronyd.")
 def clock_unsynchronised(here: Here) -> Said:
     """Nobody keeps the clock right: certificates, usage by the day and the ages in every table drift with it."""
     timex = ctypes.create_string_buffer(512)
@@ -38,7 +39,7 @@ def clock_unsynchronised(here: Here) -> Said:
     return "the kernel says that nobody keeps the clock synchronised" if status & UNSYNCHRONISED else None
 
 
-@check("error", "Set the clock (timedatectl set-time, then set-ntp true).")
+@check("error", "Set the clock: `sudo timedatectl set-ntp true`, or `set-time` where there is no time service.")
 def clock_wrong(here: Here) -> Said:
     """Certificates are refused and keys look as if they were made in the future."""
     if here.now < LONG_AGO:
@@ -55,7 +56,7 @@ def clock_wrong(here: Here) -> Said:
     )
 
 
-@check("warning", "ulimit -Hn, LimitNOFILE= in the unit, or `nofile` in /etc/security/limits.conf.")
+@check("warning", "Raise LimitNOFILE= in the unit, or `nofile` in /etc/security/limits.conf.")
 def files_few(here: Here) -> Said:
     """Each client and each node is a descriptor; the server takes as many as it may have, and needs more than that."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -103,7 +104,7 @@ def hostname_unknown(here: Here) -> Said:
     except OSError:
         return (
             f"nobody knows the name {name}, which is this machine's",
-            f"echo '127.0.1.1 {name}' >> /etc/hosts (as root)",
+            f"echo {arg(f'127.0.1.1 {name}')} | {'' if here.uid == 0 else 'sudo '}tee -a /etc/hosts",
         )
     return None
 

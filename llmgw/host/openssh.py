@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import socket
 import struct
 from collections.abc import Iterable, Iterator
@@ -20,7 +21,9 @@ REQUEST_IDENTITIES, IDENTITIES_ANSWER = 11, 12
 AGENT_WAIT = 2.0
 _EXEC = re.compile(r"^\s*match\b.*\bexec\b", re.I | re.M)
 _HOST = re.compile(r"^\s*host[ \t=]+(\S.*)$", re.I | re.M)
+_INCLUDE = re.compile(r"^\s*include[ \t=]+(\S.*)$", re.I | re.M)
 MOST_HOSTS = 100
+MOST_FILES = 100
 _PRIVATE = b"PRIVATE KEY-----"
 
 
@@ -51,11 +54,12 @@ def ssh_config_broken(here: Here) -> Said:
     path = _config(here)
     if path is None or not present(path):
         return None
-    text = path.read_text(errors="replace")
-    if _EXEC.search(text):
+    texts = _texts(path, _folder(here))
+    if any(_EXEC.search(text) for text in texts):
         raise OSError("it holds `Match exec`: reading it would run a command")
     # A block is only read for a host that it is meant for: so each of them is asked for.
-    named = [name for line in _HOST.findall(text) for name in line.split() if not set(name) & set('*?!"')]
+    hosts = [line for text in texts for line in _HOST.findall(text)]
+    named = [name for line in hosts for name in line.split() if not set(name) & set("*?!")]
     try:
         asyncio.run(_resolve(["llmgw-doctor", *named[:MOST_HOSTS]], Login(config_files=(path,))))
     except ConfigError as exc:
@@ -63,12 +67,30 @@ def ssh_config_broken(here: Here) -> Said:
     return None
 
 
+def _texts(path: Path, folder: Path) -> list[str]:
+    """What is read with this configuration: its own text and that of every file it includes, without quotes. Raises
+    OSError for what cannot be read."""
+    read: dict[Path, str] = {}
+    waiting = [path]
+    while waiting:
+        each = waiting.pop()
+        if each not in read and len(read) < MOST_FILES:
+            read[each] = re.sub(r"[\"'\\]", "", each.read_text(errors="replace"))
+            for line in _INCLUDE.findall(each.read_text(errors="replace")):
+                for pattern in shlex.split(line):
+                    found = folder / Path(pattern).expanduser()
+                    waiting += sorted(one for one in Path("/").glob(str(found)[1:]) if one.is_file())
+    if waiting:
+        raise OSError(f"it includes more than {MOST_FILES} files")
+    return list(read.values())
+
+
 async def _resolve(names: Iterable[str], login: Login) -> None:
     for name in names:
         await resolve(name, login=login)
 
 
-@check("warning", "chmod go-w the file.")
+@check("warning", "Take the right to write it from others with `chmod go-w`.")
 def ssh_config_open(here: Here) -> Said:
     """OpenSSH refuses a configuration that others may write; llmgw takes it, and they decide where it connects to."""
     path = _config(here)
@@ -94,7 +116,7 @@ def ssh_folder_open(here: Here) -> Said:
     return f"others may write {folder} (mode {mode(found)})", f"chmod 700 {arg(str(folder))}"
 
 
-@check("warning", "chmod 600 the key.")
+@check("warning", "Take the key from others with `chmod 600`.")
 def ssh_key_open(here: Here) -> Said:
     """OpenSSH passes over a private key that others may read, and says so only when it is asked loudly."""
     found: list[Sentence] = []
@@ -136,7 +158,7 @@ def _agent_keys(path: str) -> int:
     return int(count)
 
 
-@check("warning", "Log in again, or: unset SSH_AUTH_SOCK")
+@check("warning", "Log in again, or `unset SSH_AUTH_SOCK`.")
 def agent_dead(here: Here) -> Said:
     """SSH_AUTH_SOCK names an agent that does not answer: it ended, or the session that it was forwarded from did."""
     path = here.environ.get("SSH_AUTH_SOCK")
@@ -159,7 +181,7 @@ def agent_empty(here: Here) -> Said:
         return None  # agent_dead says so
 
 
-@check("note", "ssh-keygen -t ed25519, or let `node add` ask for a password.")
+@check("note", "Make one with `ssh-keygen -t ed25519`, or let `node add` ask for a password.")
 def login_by_password_only(here: Here) -> Said:
     """Neither an agent nor a key of the operator's: first contact with a node needs its password."""
     if here.environ.get("SSH_AUTH_SOCK") or here.effective.ssh.identities or next(_private_keys(here), None):

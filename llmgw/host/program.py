@@ -15,15 +15,15 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from llmgw import __version__, assets
-from llmgw.core.findings.rules import listed
+from llmgw.core.findings.rules import arg, listed
 from llmgw.host.checks import Here, Said, Sentence, check
 from llmgw.store.look import OLDEST_SQLITE
 
 OLDEST_OPENSSL = (3, 0)
 """1.1.1 has had no fixes since September 2023: https://endoflife.date/openssl"""
 FAST = ("uvloop", "httptools")
-INSTALL = "pip install --force-reinstall llmgw, in its own environment"
-_PIP = f"{sys.executable} -m pip install"
+INSTALL = "Run `pip install --force-reinstall llmgw` in its own environment."
+_PIP = f"{arg(sys.executable)} -m pip install"
 
 
 def _said() -> importlib.metadata.PackageMetadata | None:
@@ -76,7 +76,7 @@ def package_unfit(here: Here) -> Said:
         except importlib.metadata.PackageNotFoundError:
             continue
         if not wanted.specifier.contains(have, prereleases=True):
-            fix = f"{_PIP} '{wanted}'"
+            fix = f"{_PIP} {arg(str(wanted))}"
             wrong.append((f"{wanted.name} is {have}, it has to be {wanted.specifier}", fix))
     return wrong
 
@@ -86,7 +86,7 @@ def _requirements() -> list[Requirement]:
     return [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
 
 
-@check("warning", f"pip install --force-reinstall {' '.join(FAST)}, in its own environment")
+@check("warning", f"Run `pip install --force-reinstall {' '.join(FAST)}` in its own environment.")
 def loop_slow(here: Here) -> Said:
     """Without uvloop and httptools a request costs the endpoint 2.8 times as much."""
     absent = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmgw import __version__
-from llmgw.core.findings.rules import arg, listed, quoted
+from llmgw.core.findings.rules import listed, quoted
 from llmgw.host import processes
 from llmgw.host.checks import Here, Said, Sentence, check, many, present, span
 from llmgw.host.state import SERVER
@@ -36,7 +36,7 @@ def server_down(here: Here) -> Said:
     return f"no control plane runs in {here.home.path}"
 
 
-@check("error", "See its log; end it (kill PID) and start it again: engines go on running.")
+@check("error", "See its log; end it (`kill PID`) and start it again: engines go on running.")
 def server_silent(here: Here) -> Said:
     """A server holds the lease and does not answer on its socket: it hangs, or the socket was removed under it."""
     holder = here.recorded
@@ -47,7 +47,7 @@ def server_silent(here: Here) -> Said:
     if young and not present(here.home.socket):
         return None  # it is starting
     why = here.server_error or f"{here.home.socket.name} is not there"
-    fix = f"kill {pid}, then start it again: engines go on running."
+    fix = f"Run `kill {pid}`, then start it again: engines go on running."
     return f"pid {pid} holds the lease ({SERVER}), but does not answer: {why}", fix
 
 
@@ -75,7 +75,7 @@ def server_files(here: Here) -> Said:
     return f"the server has {found[0]} of {found[1]} possible files open"
 
 
-@check("warning", "llmgw node show NODE says why; llmgw node check looks it over.")
+@check("warning", "`llmgw node show NODE` says why; `llmgw node check NODE` looks it over.")
 def nodes_down(here: Here) -> Said:
     """Nodes without a connection: their engines may run, no request reaches them."""
     nodes = _list(here, "nodes")
@@ -87,7 +87,7 @@ def nodes_down(here: Here) -> Said:
     return f"{len(down)} of {many(len(nodes), 'node')} are down: {listed(node.get('id') for node in down)}{why}"
 
 
-@check("warning", "llmgw node show NODE; if the new key is right: llmgw node add HOST --trust-key SHA256:…")
+@check("warning", "See `llmgw node show NODE`; if the new key is right: `llmgw node add HOST --trust-key SHA256:…`.")
 def nodes_quarantined(here: Here) -> Said:
     """Nodes whose host key or machine changed: nothing is sent to them until somebody says that it is meant so."""
     found = [str(node.get("id")) for node in _list(here, "nodes") if node.get("quarantined")]
@@ -107,7 +107,7 @@ def nodes_with_errors(here: Here) -> Said:
     return f"{many(len(found), 'node')} cannot serve: {listed(found)}" if found else None
 
 
-@check("warning", "llmgw ctl logs REPLICA, and llmgw ctl events.")
+@check("warning", "Read `llmgw ctl logs REPLICA` and `llmgw ctl events`.")
 def replicas_failed(here: Here) -> Said:
     """Replicas that were given up for now."""
     replicas = _list(here, "replicas")
@@ -119,7 +119,7 @@ def replicas_failed(here: Here) -> Said:
     return f"{len(failed)} of {many(len(replicas), 'replica')} failed: {names}" + (f"; {why}" if why else "")
 
 
-@check("warning", "llmgw ctl models says why.")
+@check("warning", "`llmgw ctl models` says why.")
 def models_unserved(here: Here) -> Said:
     """Models that are wanted and of which no replica is ready nor on its way."""
     found = [each for each in _list(here, "status") if each.get("wanted") and each.get("state") == "unplaceable"]
@@ -148,7 +148,7 @@ def unit_missing(here: Here) -> Said:
     return "no systemd unit starts `llmgw server run`: nobody serves after the next boot"
 
 
-@check("warning", "systemctl enable the unit.")
+@check("warning", "Have systemd start it: `systemctl enable UNIT`.")
 def unit_disabled(here: Here) -> Said:
     """There is a unit, but no target wants it: nothing starts the control plane after a boot."""
     found: list[Sentence] = []
@@ -166,7 +166,7 @@ def unit_disabled(here: Here) -> Said:
 _KINDS = ("wants", "requires")
 
 
-@check("warning", "Correct its ExecStart, then systemctl daemon-reload.")
+@check("warning", "Correct its ExecStart, then `systemctl daemon-reload`.")
 def unit_broken(here: Here) -> Said:
     """The program that the unit starts is not there any more: a virtual environment that was moved."""
     found: list[Sentence] = []
@@ -177,7 +177,8 @@ def unit_broken(here: Here) -> Said:
             except (ValueError, IndexError):
                 continue
             if program.startswith("/") and not present(Path(program)):
-                found.append((f"{path} starts {program}, which does not exist", f"Correct {arg(str(path))}."))
+                fix = f"Correct {path}, then `systemctl daemon-reload`."
+                found.append((f"{path} starts {program}, which does not exist", fix))
     return found
 
 

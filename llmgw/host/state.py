@@ -38,7 +38,7 @@ def state_damaged(here: Here) -> Said:
     fix = "There is no sound copy: move it away and add the nodes again; running engines are adopted."
     if sound is not None:
         rest = f"{arg(str(path))}-wal {arg(str(path))}-shm"
-        fix = f"Stop the server, then: cp {arg(str(sound))} {arg(str(path))} && rm -f {rest}"
+        fix = f"Stop the server, then run `cp {arg(str(sound))} {arg(str(path))} && rm -f {rest}`."
     return f"{path} is damaged: {said[:200]}", fix
 
 
@@ -108,7 +108,7 @@ def state_large(here: Here) -> Said:
         return None
     return (
         f"the state has {gib(found.st_size)}",
-        f"With the server stopped: sqlite3 {arg(str(here.home.database))} VACUUM",
+        f"With the server stopped: `sqlite3 {arg(str(here.home.database))} VACUUM`.",
     )
 
 
@@ -177,7 +177,7 @@ def lease_elsewhere(here: Here) -> Said:
     return f"the lease was last taken by {last}; this machine is {host_name()}"
 
 
-@check("warning", "Set the clock (timedatectl set-ntp true).")
+@check("warning", "Set the clock: `sudo timedatectl set-ntp true`.")
 def clock_behind_state(here: Here) -> Said:
     """The newest event lies in the future: the clock was set back, and ages and retries are wrong until it is past."""
     last = here.state.last_event if here.state else None

@@ -19,6 +19,7 @@ from llmgw.model.node import Address, Node
 from llmgw.pki import sshkey
 from llmgw.store import events, lease, nodes
 from llmgw.store.db import Store, Tx
+from tests.core.findings.fixes import wrong
 
 Look = Callable[..., Report]
 
@@ -65,7 +66,9 @@ def look(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
     monkeypatch.delenv("LLMGW_CONFIG", raising=False)
 
     def look(**environ: str) -> Report:
-        return examine(home, {"HOME": str(tmp_path), "PATH": os.environ["PATH"], **environ})
+        report = examine(home, {"HOME": str(tmp_path), "PATH": os.environ["PATH"], **environ})
+        assert [(one.code, one.fix, why) for one in report.problems if (why := wrong(one.fix))] == []
+        return report
 
     return look
 

@@ -198,3 +198,15 @@ def test_a_umask_that_lets_everybody_write(look: Look):
         assert os.umask(0) == 0
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost", "http://127.0.0.1/", "http://[::1]:9091", "http://127.0.0.1:9091/x", "https://gw:9091"]
+)
+def test_a_token_that_stays_on_this_machine_may_travel_plainly(look: Look, url: str):
+    assert "admin_url_plain" not in codes(look(LLMGW_ADMIN_URL=url, LLMGW_ADMIN_TOKEN="t"))
+
+
+def test_a_host_without_a_port_is_named(look: Look):
+    report = look(LLMGW_ADMIN_URL="http://gateway", LLMGW_ADMIN_TOKEN="t")
+    assert "sent to gateway unencrypted" in said(report, "admin_url_plain")

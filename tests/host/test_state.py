@@ -55,7 +55,7 @@ def test_damaged_pages_are_found_and_the_fix_mends_them(home: Home, look: Look):
             file.write(os.urandom(4096))
     text = said(look(), "state_damaged")
     assert "state-2026-01-01.db" in text
-    subprocess.run(["sh", "-c", text.partition("then: ")[2]], check=True)
+    subprocess.run(["sh", "-c", text.split("`")[1]], check=True)
     report = look()
     assert "state_damaged" not in codes(report)
     assert report.ok

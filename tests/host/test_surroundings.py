@@ -23,6 +23,7 @@ from llmgw.config.home import Home
 from llmgw.host import doctor, facts, machine, program, running
 from llmgw.host.checks import CHECKS, Check, Here, Place, Server, span
 from llmgw.host.doctor import examine
+from tests.core.findings.fixes import wrong
 from tests.host.conftest import Look, codes, said
 from tests.host.test_files import certificate
 
@@ -78,10 +79,20 @@ def test_a_configuration_that_cannot_be_read(home: Home, look: Look, ssh: Path):
     assert "mode 0666" in said(report, "ssh_config_open")
 
 
-def test_a_configuration_that_runs_commands_runs_none(home: Home, look: Look, ssh: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    "include",
+    [None, "Include CONFIG", "include more/*", 'Include "~/.ssh/more/*.conf" other', "Host x\n  Include=more/b.conf"],
+)
+def test_a_configuration_that_runs_commands_runs_none(
+    home: Home, look: Look, ssh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, include: str | None
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
     config = ssh / "config"
+    (ssh / "more").mkdir()
+    runs = config if include is None else ssh / "more/b.conf"
     home.config.write_text(f"listen: 127.0.0.1:0\nadmin_listen: null\nssh: {{config: {config}}}\n")
-    config.write_text(f'Match exec "touch {tmp_path}/ran"\n  Port 2222\n')
+    config.write_text(f"{(include or '').replace('CONFIG', str(runs))}\n")
+    runs.write_text(f'Match "exec" "touch {tmp_path}/ran"\n  Port 2222\n')
     report = look()
     assert any("Match exec" in one.message for one in report.problems if one.code == "not_checked")
     assert not (tmp_path / "ran").exists()
@@ -325,6 +336,19 @@ def test_every_check_says_why_and_has_a_name_of_its_own():
     for each in CHECKS:
         assert each.means.endswith("."), each.code
         assert each.fix, each.code
+        assert wrong(each.fix) is None, f"{each.code}: {each.fix}"
+
+
+def test_a_host_of_an_included_file_is_asked_for(
+    home: Home, look: Look, ssh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home.config.write_text(f"listen: 127.0.0.1:0\nadmin_listen: null\nssh: {{config: {ssh / 'config'}}}\n")
+    (ssh / "config").write_text("Include config.d/*\nHost a\n")
+    (ssh / "config.d").mkdir()
+    (ssh / "config.d/one").write_text("Host b\n  Port none\n")
+    assert "Host b" not in said(look(), "ssh_config_broken")
+    assert "port" in said(look(), "ssh_config_broken").lower()
 
 
 def test_the_worst_comes_first(home: Home, look: Look):

@@ -143,6 +143,8 @@ class Machine:
         run("ip", "link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns", self.namespace)
         run("ip", "link", "set", self.link, "master", BRIDGE, "up")
         inside = ("ip", "-n", self.namespace)
+        # An address keeps its hardware address: what the machine under us remembers of an earlier one stays right.
+        run(*inside, "link", "set", "eth0", "address", f"02:00:00:00:00:{int(self.address.rpartition('.')[2]):02x}")
         run(*inside, "addr", "add", f"{self.address}/24", "dev", "eth0")
         run(*inside, "link", "set", "eth0", "up")
         run(*inside, "link", "set", "lo", "up")

@@ -87,7 +87,7 @@ def without_python(machines: list[Machine]) -> Iterator[Machine]:
 
 def test_a_node_without_python(running: Plane, without_python: Machine, fleet):
     before = without_python.tree()
-    said = refused(running, f"root@{without_python.address}", "-i", str(fleet.key), status=1)
+    said = refused(running, f"root@{without_python.address}", "-i", str(fleet.key), status=4)
     assert "python3" in said
     assert "3.6" in said
     assert without_python.tree() == before

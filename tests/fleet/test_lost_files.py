@@ -25,25 +25,6 @@ def test_deleted_files_do_not_end_a_living_engine_and_are_put_back(plane: Plane,
     plane.until(lambda: "sim_engine.py" in alpha.shell("ls -R /root/.local/share/llmgw/engines || true"), "it is back")
 
 
-def test_an_sshd_that_forwards_nothing_is_refused_before_anything_is_written(plane: Plane, machines, fleet):
-    alpha = machines[0]
-    plane.start()
-    alpha.power_off()
-    alpha.sshd_options = ["AllowTcpForwarding=no"]
-    alpha.boot()
-    try:
-        before = alpha.tree()
-        done = plane.llmgw("node", "add", f"root@{alpha.address}", "-i", str(fleet.key), check=False)
-        assert done.returncode == 4
-        assert "forbids forwarding" in done.stderr
-        assert "AllowTcpForwarding" in done.stderr
-        assert alpha.tree() == before
-    finally:
-        alpha.power_off()
-        alpha.sshd_options = []
-        alpha.boot()
-
-
 def test_an_engine_that_does_not_answer_yet_says_what_it_says(plane: Plane, machines, add, tmp_path: Path):
     plane.start()
     add(plane, machines[0])

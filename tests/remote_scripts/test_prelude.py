@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from llmgw.assets import SHARED_PARTS
+
 from .conftest import SCRIPTS, Node, ScriptError
 
 ALL = sorted(path.name for path in SCRIPTS.glob("*.py"))
@@ -55,6 +57,7 @@ def test_vermin_agrees(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_only_the_standard_library_is_imported(name: str) -> None:
     parts = {path.stem for path in SCRIPTS.glob(f"{name.partition('.')[0].partition('_')[0]}_*.py")}
+    parts |= set(SHARED_PARTS.get(name.partition(".")[0], ()))
     allowed = set(sys.stdlib_module_names) | {"prelude"} | parts | ({"xllamacpp"} if name in RESIDENT else set())
     for part in ast.walk(ast.parse((SCRIPTS / name).read_text())):
         if isinstance(part, ast.Import):

@@ -84,7 +84,8 @@ def same(one, other):
 
 def write(path, data, before):
     """Beside it, then renamed: owner, mode and labels as before. False when somebody else wrote in between."""
-    beside = "%s.llmgw-%d" % (path, os.getpid())
+    # Not named by our pid: machines that share this home have the same ones.
+    beside = "%s.llmgw-%s" % (path, os.urandom(6).hex())
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:

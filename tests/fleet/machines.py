@@ -169,6 +169,7 @@ class Machine:
             mount -t proc proc {root}/proc
             mount --bind {self.folder}/bind/boot_id {root}/proc/sys/kernel/random/boot_id
             mount --rbind /dev {root}/dev
+            mount -t tmpfs tmpfs {root}/dev/shm
             mount -t tmpfs tmpfs {root}/tmp
             mount -t tmpfs tmpfs {root}/run
             mount -t sysfs sysfs {root}/sys

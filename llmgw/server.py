@@ -227,6 +227,7 @@ class ControlPlane:
         served = await admin_serve.serve(app, admin_serve.unix_listener(self.home.socket))
         self._stack.callback(self.home.socket.unlink, missing_ok=True)
         self._stack.push_async_callback(served.stop)
+        self._stack.callback(feed.close)
 
     def _token(self) -> Secret:
         try:

@@ -98,7 +98,7 @@ def _stream(control: Control, feed: Feed, request: Request) -> Response:
             newest = await control.events(after=None, limit=1, node=None)
             last = newest[-1].id if newest else 0
         yield b": llmgw events\n\n"
-        while True:
+        while not feed.closed:
             found = await control.events(after=last, limit=500, node=node)
             for event in found:
                 last = event.id

@@ -48,6 +48,8 @@ class Control(Protocol):
 class Feed(Protocol):
     """Tells that there are new events; what they are is read from the store."""
 
+    closed: bool
+
     async def wait(self, timeout: float) -> None: ...
 
 

@@ -10,10 +10,17 @@ from llmgw.model.event import Event
 class EventFeed:
     def __init__(self) -> None:
         self._news = asyncio.Event()
+        self.closed = False
+        """Streams end by themselves: the process is about to."""
+
+    def close(self) -> None:
+        self.closed = True
+        self._news.set()
 
     def tell(self, events: list[Event]) -> None:
         self._news.set()
-        self._news = asyncio.Event()
+        if not self.closed:
+            self._news = asyncio.Event()
 
     async def wait(self, timeout: float) -> None:
         try:

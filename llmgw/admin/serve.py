@@ -13,6 +13,9 @@ import uvicorn
 
 from llmgw.errors import Refused
 
+POLITE = 0.5
+"""Seconds that requests under way have to end by themselves."""
+
 
 class Served:
     """A listener that serves until it is stopped."""
@@ -29,6 +32,8 @@ class Served:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         state = self._server.server_state
+        if state.tasks:
+            await asyncio.wait(list(state.tasks), timeout=POLITE)
         for task in list(state.tasks):
             task.cancel()
         for connection in list(state.connections):

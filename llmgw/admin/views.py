@@ -160,6 +160,9 @@ def node_detail(detail: NodeDetail, now: float | None = None) -> list[tuple[str,
         lines += [("unknown", f"{key}: {why}") for key, why in probe.get("unknown", {}).items()]
     lines += [(f"{one.engine}", f"{one.version} {one.state} {one.detail}") for one in detail.engines]
     lines += [("label", f"{key}={value}") for key, value in node.labels.items()]
-    lines += [("problem", f"{one.severity}: {one.message} {one.fix}") for one in node.problems]
+    for one in node.problems:
+        lines.append(("problem", f"{one.severity}: {one.message}"))
+        if one.fix:
+            lines.append(("", f"↳ {one.fix}"))
     lines.append(("probed", f"{age(node.probed_at, now)} ago" if node.probed_at else "not yet"))
     return lines

@@ -22,11 +22,13 @@ from llmgw.config.home import host_name
 from llmgw.config.load import load_settings
 from llmgw.config.settings import Settings
 from llmgw.engines.registry import engines
-from llmgw.errors import LlmgwError, Refused, TimedOut
+from llmgw.errors import LlmgwError, NodeError, Refused, TimedOut
 from llmgw.model.base import NAME_RULE, is_name
+from llmgw.model.engine import InstallState
 from llmgw.model.node import Address, NodeOptions
 from llmgw.model.requests import Join, Joined, NodeDetail, Whoami
 from llmgw.model.snapshot import Snapshot
+from llmgw.nodes.examine import Machine
 from llmgw.pki.sshkey import NAME as KEY_NAME
 
 if TYPE_CHECKING:
@@ -110,14 +112,13 @@ async def _add(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
         raise worst
 
 
-async def _machines(client: AdminClient) -> list[tuple[str, str]]:
-    """(id, machine id) of every node there is."""
+async def _machines(client: AdminClient) -> list[Machine]:
     snapshot = await client.get("/snapshot", Snapshot)
-    return [(node.id, node.machine_id) for node in snapshot.nodes if node.machine_id]
+    return [(node.id, node.machine_id, node.boot_id) for node in snapshot.nodes if node.machine_id]
 
 
 async def _story(
-    client: AdminClient, me: Whoami, machines: list[tuple[str, str]], host: str, options: dict[str, Any], shown: Board
+    client: AdminClient, me: Whoami, machines: list[Machine], host: str, options: dict[str, Any], shown: Board
 ) -> str:
     """One machine from first contact to ready. Its id."""
 
@@ -158,12 +159,20 @@ async def follow(client: AdminClient, joined: Joined, tell: Any, timeout: float)
         raise TimedOut(f"{name} was not ready within {timeout:g} s.", fix=f"See `llmgw node show {name}`.") from None
     detail = await client.get(f"/nodes/{part(name)}", NodeDetail)
     there = ", ".join(f"{one.engine} {one.state}" for one in detail.engines) or "no engines configured"
+    usable = [one for one in detail.engines if one.state is InstallState.INSTALLED]
+    if detail.engines and not usable:
+        first = detail.engines[0]
+        raise NodeError(
+            f"{name} is a node, but none of its engines runs there: {first.engine} {first.state}: {first.detail}",
+            fix=f"Mend that. It is tried again by itself, and at once by `llmgw node add {detail.node.address.typed}`.",
+            code="no_engine",
+        )
     await tell("ready", f"{name} is ready ({there})", node=name)
     return name
 
 
 async def _contact(
-    client: AdminClient, me: Whoami, machines: list[tuple[str, str]], host: str, options: dict[str, Any], shown: Board
+    client: AdminClient, me: Whoami, machines: list[Machine], host: str, options: dict[str, Any], shown: Board
 ) -> Joined:
     wanted, labels = _node_options(options), pairs(options["labels"], "--label")
     if host == "local":

@@ -110,7 +110,7 @@ class Checklist:
         self._hosts = {host: _Host(host, steps) for host in hosts}
         self._alone = asyncio.Lock()
         self.console = Console(stderr=True, highlight=False, no_color="NO_COLOR" in os.environ or None)
-        self.live: Live | None = None
+        self._live: Live | None = None
 
     def tell(self, host: str, step: str, text: str, **more: Any) -> None:
         self._hosts[host].tell(step, text, more)
@@ -120,15 +120,23 @@ class Checklist:
 
     async def ask(self, question: Callable[[], T]) -> T:
         async with self._alone:
-            if self.live is not None:
-                self.live.transient = True  # what stands above a question shall not stand there twice
-                self.live.stop()
-                self.live.transient = False
+            self.leave(wipe=True)  # what stands above a question shall not stand there twice
             try:
                 return await asyncio.to_thread(question)
             finally:
-                if self.live is not None:
-                    self.live.start()
+                self.enter()
+
+    def enter(self) -> None:
+        """Draws from here on. A new one each time: one that was left would draw over what was written since."""
+        self._live = Live(self, console=self.console, refresh_per_second=8, vertical_overflow="visible")
+        self._live.start()
+
+    def leave(self, *, wipe: bool = False) -> None:
+        """Draws no more."""
+        if self._live is not None:
+            self._live.transient = wipe
+            self._live.stop()
+            self._live = None
 
     def __rich__(self) -> RenderableType:
         several = len(self._hosts) > 1
@@ -168,8 +176,10 @@ class _Host:
             return self._spinner
         if step == self._now and self._end == "failed":
             return _MARKS["failed"]
-        if step == "preflight" and any(severity != "note" for severity, *_ in self._findings):
-            return _MARKS["doubt"]
+        if step == "preflight" and self._findings:
+            worst = min(("error", "warning", "note").index(severity) for severity, *_ in self._findings)
+            if worst < 2:
+                return _MARKS[("failed", "doubt")[worst]]
         reached = self._order.index(step) <= self._order.index(self._now)
         return _MARKS["done"] if reached else _MARKS["open"]
 
@@ -180,8 +190,8 @@ class _Host:
         grid.add_column(width=10, no_wrap=True)
         grid.add_column(overflow="fold")
         for step in self._order:
-            if step == "mend" and step not in self._steps:
-                continue  # most nodes need none
+            if step not in self._steps and (step == "mend" or self._end == "failed"):
+                continue  # most nodes need no mending; and nothing comes after a failure
             text = self._steps.get(step)
             shown = escape(text) if text is not None else f"[dim]{STEPS[step]}[/dim]"
             grid.add_row(self._mark(step), step, shown)
@@ -208,9 +218,8 @@ class _Host:
 
 @contextlib.contextmanager
 def _live(checklist: Checklist) -> Iterator[Checklist]:
-    with Live(checklist, console=checklist.console, refresh_per_second=8, vertical_overflow="visible") as live:
-        checklist.live = live
-        try:
-            yield checklist
-        finally:
-            live.refresh()
+    checklist.enter()
+    try:
+        yield checklist
+    finally:
+        checklist.leave()

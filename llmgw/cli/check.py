@@ -64,8 +64,8 @@ def _show(one: Finding) -> None:
         click.echo(f"  {mark} {problem.code}: {clean(problem.message)}")
         if problem.fix:
             click.echo(f"           {clean(problem.fix)}")
-    if not one.problems:
-        click.echo("  no findings")
+    if not any(problem.severity == "error" for problem in one.problems):
+        click.echo(click.style("  it can serve", fg="green"))
 
 
 @click.command()

@@ -33,6 +33,10 @@ _COLOURS = {
 }
 
 
+LEAST = 32
+"""Columns that the last one keeps: it is where reasons stand."""
+
+
 def console() -> Console:
     wide = None if sys.stdout.isatty() else 200
     return Console(highlight=False, soft_wrap=False, width=wide, no_color="NO_COLOR" in os.environ or None)
@@ -59,7 +63,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
     made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for place, column in enumerate(columns):
         last = place == len(columns) - 1
-        made.add_column(column, overflow="fold" if last else "ellipsis", no_wrap=not last)
+        made.add_column(
+            column, overflow="fold" if last else "ellipsis", no_wrap=not last, min_width=LEAST if last else None
+        )
     for row in found:
         made.add_row(*(_cell(value) for value in row))
     console().print(made)

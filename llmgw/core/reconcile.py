@@ -217,7 +217,8 @@ def _retire_leaving(buckets: _Buckets, want: int) -> list[Action]:
         if replica.state is not ReplicaState.READY:
             actions.append(Retire(replica=replica.id, reason=reason))
         elif not one_going and ready + serving - 1 >= want:
-            actions.append(Retire(replica=replica.id, reason=f"{reason}; {ready} others are ready"))
+            others = "another is" if ready == 1 else f"{ready} others are"
+            actions.append(Retire(replica=replica.id, reason=f"{reason}; {others} ready"))
             serving -= 1
             one_going = True
     return actions

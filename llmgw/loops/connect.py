@@ -40,7 +40,8 @@ class Connect(Loop):
         while not self._changes.empty():
             changed, status = self._changes.get_nowait()
             await self._record(changed, status)
-        wanted = {node.id: node for node in await self._world.store.read(nodes.every) if not node.quarantined}
+        everyone = {node.id: node for node in await self._world.store.read(nodes.every)}
+        wanted = {name: node for name, node in everyone.items() if not node.quarantined}
         for number, (name, node) in enumerate(wanted.items()):
             if number % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)  # a thousand nodes must not keep the streams of one waiting
@@ -54,7 +55,8 @@ class Connect(Loop):
                 continue
             self._known.add(name)
         for name in self._known - set(wanted):
-            await self._world.pool.remove(name)
+            # What a quarantined node has to show stays known: whoever adds it again must not meet a stranger.
+            await self._world.pool.remove(name, keep_pin=name in everyone)
             self._known.discard(name)
             self._world.looked_at.discard(name)
 

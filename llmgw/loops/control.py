@@ -93,7 +93,7 @@ class Control:
             where=name,
             node_id=name,
             ports=self._world.settings.engine_ports,
-            machines=[(one.id, one.machine_id) for one in everyone if one.machine_id and one.id != name],
+            machines=[(one.id, one.machine_id, one.boot_id) for one in everyone if one.machine_id and one.id != name],
         )
         return Checked(node=name, problems=found.problems)
 
@@ -109,6 +109,12 @@ class Control:
 
     async def _up(self, name: str, what: str) -> Node:
         node = await self._node(name)
+        if node.quarantined:
+            raise Refused(
+                f"{name} cannot be {what}: it is quarantined. {node.quarantined}",
+                fix=f"To trust it again: llmgw node add {node.address.typed} --trust-key SHA256:…",
+                code="quarantined",
+            )
         if node.link is not LinkState.UP:
             raise Refused(
                 f"{name} cannot be {what}: it is out of reach ({node.link_error or 'not connected yet'}).",

@@ -65,5 +65,5 @@ async def depart(world: World, node: Node, *, purge: bool, public_key: str) -> R
         memory.pop(node.id, None)
     world.touch()
     world.hint("connect", "reconcile")
-    how = f"; {len(removed)} paths were deleted there, {len(left)} are left" if purge else ""
+    how = f"; deleted there: {len(removed)}, left: {', '.join(left) or 'nothing'}" if purge else ""
     return Removal(message=f"{node.id} is removed{how}.", removed=removed, left=left)

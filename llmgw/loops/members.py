@@ -24,7 +24,21 @@ def id_from(hostname: str) -> str:
 def join(tx: Tx, name: str, wish: Join) -> Joined:
     everyone = nodes.every(tx.db)
     last = events.last_id(tx.db)
-    same = next((node for node in everyone if _same_machine(node, wish)), None)
+    here = next((node for node in everyone if _same_place(node, wish)), None)
+    if here is not None and here.host_key != wish.host_key and not wish.trust_key:
+        old, new = host_key_fingerprint(here.host_key), host_key_fingerprint(wish.host_key)
+        raise Refused(
+            f"{wish.address} is {here.id}, whose host key was {old} and is now {new}.",
+            fix=f"If you know why it changed: llmgw node add {wish.address.typed} --trust-key {new}",
+            code="host_key_changed",
+        )
+    same = next((node for node in everyone if _same_machine(node, wish)), here)
+    if same is not None and same.address.user != wish.address.user:
+        raise Refused(
+            f"{wish.address} is {same.id}, which is reached as {same.address.user} and has its files in that account.",
+            fix=f"To move it: llmgw node remove {same.id} --purge, and then add it as {wish.address.user}.",
+            code="account_changed",
+        )
     if same is not None and wish.name is not None and same.id != wish.name:
         raise Refused(
             f"{wish.address} is the same machine as {same.id} (same host key, machine id and boot id).",
@@ -49,8 +63,7 @@ def join(tx: Tx, name: str, wish: Join) -> Joined:
         events.add(tx, "node.add", f"{name} ({wish.address}) is being added", node=name)
         _tell(tx, name, wish)
         return Joined(node=node, known=False, after_event=last)
-    moved = known.address != wish.address
-    if same is None and (moved or (known.host_key != wish.host_key and not wish.trust_key)):
+    if same is None:
         raise Refused(
             f"There is a node {name} already, at {known.address}; {wish.address} is another machine.",
             fix="Give this one another name with --name.",
@@ -102,6 +115,13 @@ def merged(known: Node, given: NodeOptions) -> NodeOptions:
     if "engines" in said:
         said["engines"] = {**known.options.engines, **given.engines}
     return known.options.model_copy(update=said)
+
+
+def _same_place(node: Node, wish: Join) -> bool:
+    """One address, under one name of the OpenSSH configuration: behind two jump hosts may be two machines of one."""
+    ours, theirs = node.address, wish.address
+    place = (theirs.host, theirs.port, theirs.config_host)
+    return not (ours.is_local or theirs.is_local) and (ours.host, ours.port, ours.config_host) == place
 
 
 def _same_machine(node: Node, wish: Join) -> bool:

@@ -115,8 +115,9 @@ class Observe(Loop):
         sent = world.clock.wall()
         probe, document = await world.remote(node).probe(ports=ports)
         off = skew(probe.at, sent, world.clock.wall())
+        relayed = world.link(node.id).data_path == "relay"
         world.probes[node.id] = probe
-        await world.store.write(lambda tx: _probed(tx, node.id, probe, document, off, ports))
+        await world.store.write(lambda tx: _probed(tx, node.id, probe, document, off, relayed, ports))
         world.hint("install", "reconcile")
 
     async def _listed(self, node: Node, listing: Listing, busy: set[str], asked: Marks) -> None:
@@ -142,7 +143,9 @@ def _look_failed(tx: Tx, node: str, why: str, code: str) -> None:
     events.add(tx, "node.look", message, node=node, severity=Severity.WARNING, code=code)
 
 
-def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object], off: float, ports: tuple[int, int]) -> None:
+def _probed(
+    tx: Tx, node: str, probe: Probe, document: dict[str, object], off: float, relayed: bool, ports: tuple[int, int]
+) -> None:
     before = nodes.put_probe(tx, node, document)
     now = nodes.get(tx.db, node)
     if now is None:
@@ -154,9 +157,15 @@ def _probed(tx: Tx, node: str, probe: Probe, document: dict[str, object], off: f
         why = f"its machine id was {now.machine_id} and is now {probe.machine_id}"
         nodes.change(tx, node, quarantined=why)
         events.add(tx, "node.quarantined", f"{node} is quarantined: {why}", node=node, severity=Severity.ERROR)
-    twins = nodes.of_machine(tx.db, probe.machine_id) if probe.machine_id else []
+    twins = nodes.clones(tx.db, probe.machine_id, probe.boot_id) if probe.machine_id else []
     others = tuple(twin for twin in twins if twin != node)
-    outside = Surroundings(clock_skew=off, same_machine_id=others, fabrics=now.options.fabrics)
+    outside = Surroundings(
+        clock_skew=off,
+        forwarding=False if relayed else None,
+        same_machine_id=others,
+        own_key=now.options.own_key,
+        fabrics=now.options.fabrics,
+    )
     nodes.change(
         tx,
         node,

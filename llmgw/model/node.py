@@ -67,6 +67,13 @@ class Address(Record):
     def is_local(self) -> bool:
         return self.host == "local"
 
+    @property
+    def typed(self) -> str:
+        """What to type for it after `llmgw node add`: by its name in the OpenSSH configuration, where it has one."""
+        if self.config_host is None:
+            return str(self)
+        return f"{self.user}@{self.config_host}" + ("" if self.port == 22 else f":{self.port}")
+
     def __str__(self) -> str:
         if self.is_local:
             return "local"

@@ -23,6 +23,10 @@ UNUSED_PORT = 9
 """discard: nothing listens there on any machine of today."""
 
 
+Machine = tuple[str, str, str | None]
+"""A node's id, its machine id and its boot id."""
+
+
 class Examinable(Runner, Protocol):
     """A connection, or the link that holds one: what a look from outside needs of it."""
 
@@ -69,14 +73,15 @@ async def examine(
     where: str,
     node_id: str | None,
     ports: tuple[int, int],
-    machines: Sequence[tuple[str, str]] = (),
+    machines: Sequence[Machine] = (),
     key_line: str | None = None,
     ask_sudo: bool = False,
 ) -> Examined:
     """Looks at a node in every way there is. Writes nothing there, unless sudo is to be asked (it keeps a log).
 
-    `where` names it in sentences, `node_id` is None where its name is to be its hostname. `machines` are the other
-    nodes' (id, machine id). Raises LinkLost and TimedOut; what the node itself does wrong is a finding.
+    `where` names it in sentences, `node_id` is None where its name is to be its hostname. `machines` are the nodes
+    there are; one with the same boot id is this very machine. Raises LinkLost and TimedOut; what the node itself does
+    wrong is a finding.
     """
     # Side by side: a server that grants one session at a time is found out by that.
     looking = asyncio.ensure_future(_preflight(way, options, node_id or "", ports, ask_sudo))
@@ -100,7 +105,9 @@ async def examine(
         noise=way.noise,
         forwarding=forwarding,
         sessions=way.session_limit if way.session_limit < START else None,
-        same_machine_id=tuple(name for name, machine in machines if machine == probe.machine_id),
+        same_machine_id=tuple(
+            name for name, machine, boot in machines if machine == probe.machine_id and boot != probe.boot_id
+        ),
         own_key=options.own_key,
         key_line=key_line,
         fabrics=options.fabrics,

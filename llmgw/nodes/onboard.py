@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llmgw.core.fabric import groups
-from llmgw.errors import LlmgwError, NodeError, Refused, TimedOut, Unreachable
+from llmgw.core.findings.rules import sentence
+from llmgw.errors import LinkLost, LlmgwError, NodeError, Refused, TimedOut, Unreachable
 from llmgw.model.node import Address, NodeOptions, Problem
 from llmgw.model.probe import Probe
 from llmgw.model.requests import Join, Step, Whoami
-from llmgw.nodes.examine import Examined, examine
+from llmgw.nodes.examine import Examined, Machine, examine
 from llmgw.nodes.mend import take_remedies
 from llmgw.nodes.operator import Operator, Wish
 from llmgw.nodes.target import parse_target
@@ -51,14 +52,12 @@ class Story:
         self._address: Address | None = None
         self._host_key: str | None = None
 
-    async def check(self, machines: Sequence[tuple[str, str]] = ()) -> Examined:
+    async def check(self, machines: Sequence[Machine] = ()) -> Examined:
         """Looks only. Raises what `reach` raises; what is wrong with the node is in the findings."""
         async with self._reached() as connection:
             return await self._examined(connection, self._wish.options, machines)
 
-    async def add(
-        self, key: Path | None, join: Callable[[Join], Awaitable[T]], machines: Sequence[tuple[str, str]] = ()
-    ) -> T:
+    async def add(self, key: Path | None, join: Callable[[Join], Awaitable[T]], machines: Sequence[Machine] = ()) -> T:
         """All of it; returns what `join` returns, which hands the node to the control plane.
 
         `key` is the control plane's private key; None where that is on another machine, which then tries it itself.
@@ -71,9 +70,7 @@ class Story:
             undo.pop_all()  # it is the control plane's now
             return joined
 
-    async def _through(
-        self, key: Path | None, machines: Sequence[tuple[str, str]], undo: contextlib.AsyncExitStack
-    ) -> Join:
+    async def _through(self, key: Path | None, machines: Sequence[Machine], undo: contextlib.AsyncExitStack) -> Join:
         """Every step but the last. `undo` gets what has to be done where one of them, or the last, fails."""
         async with self._reached() as connection:
             options = self._wish.options
@@ -90,6 +87,8 @@ class Story:
             created: tuple[str, ...] = ()
             if options.own_key:
                 created = await self._leave_key(connection, undo)
+            else:
+                await self._say("key", "none is left there: the control plane comes with your keys")
             sleeper = await connection.run_script("engine", {"action": "outlive"}, deadline=20.0)
         own = options.own_key and key is not None
         await self._prove(Login(client_keys=(key,)) if own and key is not None else self._login, own, sleeper, probe)
@@ -99,11 +98,20 @@ class Story:
     async def _reached(self) -> AsyncIterator[Connection]:
         user, host, port = parse_target(self._wish.target)
         self._address = await resolve(host, login=self._login, user=user or self._user, port=port)
-        connection = await self._waited(self._login, self._wish.wait or 0.0)
+        try:
+            connection = await self._waited(self._login, self._wish.wait or 0.0)
+        except Refused as exc:
+            if exc.code == "login_refused" and self._login.prompt is None:
+                exc.fix = f"{exc.fix} In a terminal a password is asked for.".lstrip()
+            raise
         self._host_key = connection.host_key
         try:
             await self._say("reach", f"{self._address} answers, {host_key_fingerprint(connection.host_key)}")
             yield connection
+        except LinkLost as exc:
+            raise Unreachable(
+                exc.message, fix="Add it again; if it ends there too, its sshd's log says why.", code=exc.code
+            ) from None
         finally:
             await connection.close()
 
@@ -148,9 +156,7 @@ class Story:
             )
         return True
 
-    async def _examined(
-        self, connection: Connection, options: NodeOptions, machines: Sequence[tuple[str, str]]
-    ) -> Examined:
+    async def _examined(self, connection: Connection, options: NodeOptions, machines: Sequence[Machine]) -> Examined:
         wish = self._wish
         found = await examine(
             connection,
@@ -177,7 +183,7 @@ class Story:
             more = f" ({len(errors) - 1} more errors above)" if len(errors) > 1 else ""
             name = probe.hostname if probe is not None else wish.target
             despite = f" Or add --despite {first.code}." if probe is not None else ""
-            fix = f"{(first.fix or 'Mend that first').rstrip('.')}.{despite}"
+            fix = f"{sentence(first.fix or 'Mend that first.')}{despite}"
             raise Refused(f"{name} cannot serve: {first.message.rstrip('.')}.{more}", fix=fix, code=first.code)
         assert probe is not None  # without one there is an error, and nothing to go on with
         if errors:
@@ -187,7 +193,9 @@ class Story:
     async def _owned(self, probe: Probe) -> None:
         """A node of another control plane is not touched, and nothing on it is mended."""
         owner, me = probe.owner, self._me
-        if owner is None:
+        if owner is None and "owner" in probe.unknown:
+            await self._say("decide", f"whose it is is not known: {probe.unknown['owner']}")
+        elif owner is None:
             await self._say("decide", "it belongs to no control plane yet")
         elif me is not None and owner.controller_id == me.controller_id:
             await self._say("decide", "it is ours already")

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from llmgw import assets
+from llmgw.core.packages import VERBS
 from llmgw.engines.base import Build
 from llmgw.engines.llamacpp import LIBRARIES
 from llmgw.errors import BadReply
@@ -272,7 +273,7 @@ def preflight_args(
         "ports": list(ports),
         "outbound": list(outbound),
         "interpreters": list(INTERPRETERS),
-        "libraries": list(LIBRARIES),
+        "libraries": [*LIBRARIES, VERBS],
         "ask_sudo": ask_sudo,
     }
 

@@ -30,6 +30,8 @@ class Client(asyncssh.SSHClient):
         self._prompt = prompt
         self._who = who
         self._asked = 0
+        self._asked_before: int | None = None
+        self._nothing_asked = False
         self.asking = False
         """A person is typing: time does not count meanwhile."""
         self.answered_at: float | None = None
@@ -78,7 +80,10 @@ class Client(asyncssh.SSHClient):
     def kbdint_auth_requested(self) -> str | None:
         if self._prompt is None:
             return super().kbdint_auth_requested()  # type: ignore[return-value]  # asyncssh gives a password it has
-        return "" if self._asked < PROMPTS else None
+        # A server may offer it and have nothing to ask: each try counts against its MaxAuthTries.
+        self._nothing_asked = self._nothing_asked or self._asked == self._asked_before
+        self._asked_before = self._asked
+        return "" if not self._nothing_asked and self._asked < PROMPTS else None
 
     async def kbdint_challenge_received(
         self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
@@ -94,8 +99,9 @@ class Client(asyncssh.SSHClient):
     async def _ask(self, question: str, *, echo: bool) -> str | None:
         if self._prompt is None or self._asked >= PROMPTS:
             return None
+        again = "" if self._asked == 0 or echo else "Wrong; once more. "
         self._asked += 1
-        return await self.asked(self._prompt(question, echo))
+        return await self.asked(self._prompt(f"{again}{question}", echo))
 
     async def asked(self, answer: Awaitable[str | None]) -> str | None:
         """Waits for what a person types; the clocks stand still meanwhile."""

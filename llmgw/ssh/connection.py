@@ -95,7 +95,7 @@ async def _confirmed_key(
         if unknown.code != "host_key_vouched":
             if unknown.code != "host_key_unknown" or ask is None:
                 raise
-            if not await ask(address.host, shown, host_key_fingerprint(shown)):
+            if not await ask(str(address), shown, host_key_fingerprint(shown)):
                 raise
         return shown
     raise AssertionError("a login without a host key")  # dial cannot return here
@@ -130,6 +130,8 @@ class Connection:
         self._on_close = on_close
         self._node = node
         self._aborted = False
+        self._forwards = False
+        """A channel to a port of the node was granted: whether or not somebody listened there."""
         self._over = asyncio.Event()
         client.on_lost = self._lost
         if client.lost:
@@ -156,10 +158,10 @@ class Connection:
         return self._runner.slots
 
     @property
-    def data_path(self) -> Literal["direct-tcpip", "relay"]:
-        """How streams reach the node's engines. Learnt at the first one: a server that forbids forwarding says so only
-        when it is asked."""
-        return "relay" if self.relays.chosen else "direct-tcpip"
+    def data_path(self) -> Literal["direct-tcpip", "relay"] | None:
+        """How streams reach the node's engines. None before the first one: a server that forbids forwarding says so
+        only when it is asked."""
+        return "relay" if self.relays.chosen else "direct-tcpip" if self._forwards else None
 
     @property
     def closed(self) -> bool:
@@ -284,6 +286,7 @@ class Connection:
         opening = self._made.create_connection(lambda: stream, host, port, window=WINDOW, max_pktsize=PACKET)
         try:
             await self.open(opening, stream, timeout)
+            self._forwards = True
         except asyncssh.ChannelOpenError as exc:
             why = clean(exc.reason)
             if exc.code in FORBIDDEN or why == "open failed":
@@ -292,6 +295,7 @@ class Connection:
                     fix=ALLOW,
                     code="forwarding_forbidden",
                 ) from None
+            self._forwards = True
             raise Unreachable(
                 f"nothing answers at {host}:{port} on {self.address}: {why}.", code="engine_port_closed"
             ) from None

@@ -30,11 +30,10 @@ def clean(text: str, limit: int = 300) -> str:
 def host_key_changed(address: Address, pinned: str, shown: str) -> Refused:
     """The key shown is not the pinned one (F26)."""
     old, new = host_key_fingerprint(pinned), host_key_fingerprint(shown)
-    host = address.config_host or address.host
     return Refused(
         f"{address} shows the host key {new} and not the pinned {old}: it was installed anew, or somebody is "
         "in between. Nothing was sent to it.",
-        fix=f"If you know why it changed, run: llmgw node add {host} --trust-key {new}",
+        fix=f"If you know why it changed, run: llmgw node add {address.typed} --trust-key {new}",
         code="host_key_changed",
         pinned=old,
         shown=new,
@@ -44,10 +43,9 @@ def host_key_changed(address: Address, pinned: str, shown: str) -> Refused:
 
 def host_key_unknown(address: Address, shown: str) -> Refused:
     new = host_key_fingerprint(shown)
-    host = address.config_host or address.host
     return Refused(
         f"{address} shows the host key {new}, which nobody has confirmed.",
-        fix=f"Compare it with the key on the machine and run: llmgw node add {host} --fingerprint {new}",
+        fix=f"Compare it with the key on the machine and run: llmgw node add {address.typed} --fingerprint {new}",
         code="host_key_unknown",
         shown=new,
         shown_key=shown,

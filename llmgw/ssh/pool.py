@@ -279,11 +279,11 @@ class Pool:
         else:
             self._unwritten = False
 
-    async def remove(self, node: str) -> None:
-        """Disconnects a node and forgets it, its pin included. Nothing when there is none."""
+    async def remove(self, node: str, *, keep_pin: bool = False) -> None:
+        """Disconnects a node and forgets it, its pin too unless that is kept. Nothing when there is none."""
         link = self._links.pop(node, None)
         if link is not None:
-            if self._host_keys is not None and not link.address.is_local:
+            if self._host_keys is not None and not link.address.is_local and not keep_pin:
                 self._host_keys.forget(link.address)
             await link.stop()
 

@@ -221,7 +221,7 @@ def test_a_drain_has_the_replacement_ready_before_the_original_stops() -> None:
         assert decide(*nodes, models=(M,), replicas=(old, new)) == [], coming
     new = replica(M, "m-2", on="n2")
     found = decide(*nodes, models=(M,), replicas=(old, new))
-    assert found == [Retire(replica="m-1", reason="n1 is being drained; 1 others are ready")]
+    assert found == [Retire(replica="m-1", reason="n1 is being drained; another is ready")]
 
 
 def test_a_drain_moves_one_replica_at_a_time() -> None:
@@ -265,10 +265,10 @@ def test_a_drain_that_finds_no_other_node_stops_nothing_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        (model(context_length=4096), "the catalog entry has changed; 1 others are ready"),
+        (model(context_length=4096), "the catalog entry has changed; another is ready"),
         (
             model(profiles=[{"name": "other", "engine": "llamacpp"}]),
-            "profile cpu is not in the catalog entry any more; 1 others are ready",
+            "profile cpu is not in the catalog entry any more; another is ready",
         ),
     ],
 )

@@ -69,10 +69,37 @@ async def test_a_changed_key_is_taken_only_where_that_is_said(store: Store, keys
     await store.write(lambda tx: nodes.change(tx, "gpu1", quarantined="its host key changed"))
     with pytest.raises(Refused) as caught:
         await joined(store, wish(keys[1]))
-    assert caught.value.code == "name_taken"
+    assert caught.value.code == "host_key_changed"
+    assert "llmgw node add root@10.0.0.1 --trust-key SHA256:" in caught.value.fix
     node = (await joined(store, wish(keys[1], trust_key=True, machine_id="new"))).node
     assert (node.host_key, node.quarantined, node.machine_id) == (keys[1], None, "new")
     assert [event.kind for event in await everything(store)].count("node.trust") == 1
+
+
+async def test_a_changed_key_is_trusted_for_the_node_at_that_address_whatever_its_name(
+    store: Store, keys: list[str]
+) -> None:
+    await joined(store, wish(keys[0], name="a"), "a")
+    for trust, name in ((False, "gpu1"), (True, "b")):
+        with pytest.raises(Refused):
+            await joined(store, wish(keys[1], trust_key=trust, name="b" if trust else None, boot_id="b2"), name)
+    again = await joined(store, wish(keys[1], trust_key=True, boot_id="b2"), "gpu1")
+    assert (again.known, again.node.id, again.node.host_key) == (True, "a", keys[1])
+
+
+async def test_another_account_of_a_machine_is_refused_and_changes_nothing(store: Store, keys: list[str]) -> None:
+    await joined(store, wish(keys[0]))
+    with pytest.raises(Refused) as caught:
+        await joined(store, wish(keys[0], address=Address(host="10.0.0.1", user="other")))
+    assert caught.value.code == "account_changed"
+    assert (await store.read(lambda db: nodes.get(db, "gpu1"))).address.user == "root"
+
+
+async def test_two_machines_behind_two_jump_hosts_may_have_one_address(store: Store, keys: list[str]) -> None:
+    for number, key in enumerate(keys):
+        address = Address(host="10.0.0.1", user="root", config_host=f"site{number}")
+        about = {"machine_id": f"m{number}", "boot_id": f"b{number}", "name": f"n{number}"}
+        assert not (await joined(store, wish(key, address=address, **about), f"n{number}")).known
 
 
 async def test_another_address_is_another_machine_whatever_is_trusted(store: Store, keys: list[str]) -> None:

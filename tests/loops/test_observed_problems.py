@@ -42,7 +42,7 @@ def probed(tx: Tx, name: str, off: float = 0.0, **facts: Any) -> dict[str, str]:
         "root": {"path": "/home/u/.local/share/llmgw"},
         **facts,
     }
-    observe._probed(tx, name, Probe.model_validate(document), document, off, (41000, 41999))
+    observe._probed(tx, name, Probe.model_validate(document), document, off, False, (41000, 41999))
     node = nodes.get(tx.db, name)
     assert node is not None
     return {one.code: one.severity for one in node.problems}

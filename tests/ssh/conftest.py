@@ -131,6 +131,7 @@ def start_sshd(
     (folder / "authorized_keys").write_text((authorized or public_key(home)) + "\n")
     port = free_port()
     lines = [
+        *(f"{name} {value}" for name, value in options.items() if name != "Match"),  # of two the first counts
         f"Port {port}",
         "ListenAddress 127.0.0.1",
         *(f"HostKey {folder / name}" for name in keys),
@@ -142,7 +143,7 @@ def start_sshd(
         "UsePAM no",
         f"PidFile {folder / 'pid'}",
         f"SetEnv HOME={folder}",  # nobody's own .bashrc: it is slow, and killing a shell in it may leave locks
-        *(f"{name} {value}" for name, value in options.items()),
+        *(f"{name} {value}" for name, value in options.items() if name == "Match"),
     ]
     (folder / "config").write_text("\n".join(lines) + "\n")
     server = Sshd(port, public, folder / "config", folder / "authorized_keys", folder / "log")

@@ -153,7 +153,7 @@ async def test_unknown_key_is_asked_for_before_any_login(sshd, login: Login) -> 
     with pytest.raises(Refused, match="nobody has confirmed"):
         await connect(server.address, login=login, host_key=None, ask=ask)
     connection = await connect(server.address, login=login, host_key=None, ask=ask)
-    assert asked[1] == ("127.0.0.1", server.host_key, host_key_fingerprint(server.host_key))
+    assert asked[1] == (str(server.address), server.host_key, host_key_fingerprint(server.host_key))
     await connection.close()
 
 

@@ -170,7 +170,8 @@ async def test_a_person_may_type_the_password(server) -> None:
     asked, login = typist("wrong", "correct horse")
     await (await connect(address, login=login, host_key=key)).close()
     assert len(asked) == 2
-    assert all(question.startswith(str(address)) for question in asked)
+    assert asked[0].startswith(str(address))
+    assert asked[1].startswith(f"Wrong; once more. {address}")
 
 
 async def test_a_person_has_three_tries_and_may_give_up(server) -> None:
@@ -181,6 +182,17 @@ async def test_a_person_has_three_tries_and_may_give_up(server) -> None:
             await connect(address, login=login, host_key=key)
         assert caught.value.code == "login_refused"
         assert len(asked) == times
+
+
+@pytest.mark.parametrize("options", [{"KbdInteractiveAuthentication": "yes"}])
+async def test_a_server_that_offers_to_ask_and_asks_nothing(sshd, options: dict[str, str]) -> None:
+    """sshd without PAM: its keyboard-interactive fails at once, and each try counts against MaxAuthTries."""
+    server = sshd(PasswordAuthentication="yes", MaxAuthTries=3, **options)
+    asked, login = typist("wrong", None)
+    with pytest.raises(Refused) as caught:
+        await connect(server.address, login=login, host_key=server.host_key)
+    assert caught.value.code == "login_refused"
+    assert asked, "the password was never asked for"
 
 
 async def test_typing_takes_its_time(server) -> None:

@@ -93,7 +93,7 @@ async def test_whatever_forbids_forwarding(sshd, login: Login, home: Path, engin
     else:
         server = sshd(authorized=f'restrict,port-forwarding,permitopen="127.0.0.2:*" {public_key(home)}')
     link = await connect(server.address, login=login, host_key=server.host_key)
-    assert link.data_path == "direct-tcpip"
+    assert link.data_path is None
     ours = await link.open_stream(engine.port, Recorder)
     assert isinstance(ours, Recorder)
     theirs = await engine.first()
@@ -393,7 +393,7 @@ async def test_one_session_and_no_second_connection(sshd, login: Login, engine: 
     assert caught.value.code == "forwarding_forbidden"
     assert "one session" in caught.value.message
     assert "MaxSessions" in caught.value.fix
-    assert link.data_path == "direct-tcpip"
+    assert link.data_path is None
     assert await link.run_program("echo", ECHO, {}, deadline=10)
     await link.close()
 

@@ -130,7 +130,7 @@ def nodes() -> str:
         lines.append(f"\n## {title}\n\n| surrounding | | why | code | what to do |\n|---|---|---|---|---|\n")
         for one in SURROUNDINGS:
             if one.group == group:
-                outcome = "serves" if one.serves else f"refused, exit {one.status}"
+                outcome = "serves" if one.serves else f"does not serve, exit {one.status}"
                 code = f"`{one.code}`" if one.code else "–"
                 todo = one.do or ("" if one.severity == "note" else fixes.get(one.code or "", "")) or "–"
                 cells = (one.what, outcome, one.happens, code, todo)

@@ -129,7 +129,7 @@ async def _story(
         joined = await _contact(client, me, machines, host, options, shown)
         return await follow(client, joined, tell, options["timeout"])
     except LlmgwError as exc:
-        shown.failed(host, exc.message)
+        shown.failed(host, exc)
         raise
 
 
@@ -282,7 +282,7 @@ async def _check(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
             try:
                 found = await story.check()
             except LlmgwError as exc:
-                shown.failed(host, exc.message)
+                shown.failed(host, exc)
                 findings.append(Finding(host, (), exc))
                 return
             shown.tell(host, "done", "looked at; nothing was written")

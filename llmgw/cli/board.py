@@ -18,6 +18,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from llmgw.admin.text import clean
+from llmgw.errors import LlmgwError
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class Board(Protocol):
     interactive: bool
 
     def tell(self, host: str, step: str, text: str, **more: Any) -> None: ...
-    def failed(self, host: str, text: str) -> None: ...
+    def failed(self, host: str, exc: LlmgwError) -> None: ...
     async def ask(self, question: Callable[[], T]) -> T:
         """Runs something that talks to the person, alone and off the event loop."""
         ...
@@ -70,8 +71,8 @@ class JsonLines:
     def tell(self, host: str, step: str, text: str, **more: Any) -> None:
         click.echo(json.dumps({"host": host, "step": step, "message": text, **more}, ensure_ascii=False))
 
-    def failed(self, host: str, text: str) -> None:
-        self.tell(host, "failed", text)
+    def failed(self, host: str, exc: LlmgwError) -> None:
+        self.tell(host, "failed", exc.message, code=exc.code, fix=exc.fix, exit_status=exc.exit_status)
 
     async def ask(self, question: Callable[[], T]) -> T:
         raise AssertionError("nobody is there to be asked")
@@ -93,8 +94,8 @@ class Lines:
         if more.get("fix"):
             click.echo(f"{'':<{self._width}}  {'':<9}  ↳ {clean(more['fix'])}", err=True)
 
-    def failed(self, host: str, text: str) -> None:
-        self.tell(host, "failed", text)
+    def failed(self, host: str, exc: LlmgwError) -> None:
+        self.tell(host, "failed", exc.message)
 
     async def ask(self, question: Callable[[], T]) -> T:
         async with self._alone:
@@ -115,8 +116,8 @@ class Checklist:
     def tell(self, host: str, step: str, text: str, **more: Any) -> None:
         self._hosts[host].tell(step, text, more)
 
-    def failed(self, host: str, text: str) -> None:
-        self._hosts[host].fail(text)
+    def failed(self, host: str, exc: LlmgwError) -> None:
+        self._hosts[host].fail(exc.message)
 
     async def ask(self, question: Callable[[], T]) -> T:
         async with self._alone:

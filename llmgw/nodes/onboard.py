@@ -26,7 +26,14 @@ from llmgw.nodes.mend import take_remedies
 from llmgw.nodes.operator import Operator, Wish
 from llmgw.nodes.target import parse_target
 from llmgw.ssh.connection import Connection, connect
-from llmgw.ssh.identity import Login, host_key_fingerprint, operator_authorities, operator_known_keys, resolve
+from llmgw.ssh.identity import (
+    Login,
+    host_key_alias,
+    host_key_fingerprint,
+    operator_authorities,
+    operator_known_keys,
+    resolve,
+)
 
 KNOWN_HOSTS = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
 RESTARTS = ("port_closed", "handshake_dropped", "connect_timeout", "no_route")
@@ -142,9 +149,10 @@ class Story:
         files = [path.expanduser() for path in KNOWN_HOSTS]
         if self._wish.pins is not None and (pinned := operator_known_keys(address, [self._wish.pins])):
             return await connect(address, login=login, host_key=pinned[0])
-        if known := operator_known_keys(address, files):
+        alias = await host_key_alias(address, login)
+        if known := operator_known_keys(address, files, alias):
             return await connect(address, login=login, host_key=known[0])
-        authorities = operator_authorities(address, files)
+        authorities = operator_authorities(address, files, alias)
         return await connect(address, login=login, host_key=None, ask=self._operator.trust, authorities=authorities)
 
     async def _demand(self, host: str, key: str, fingerprint: str) -> bool:

@@ -109,24 +109,33 @@ async def resolve(name: str, *, login: Login, user: str | None = None, port: int
     return Address(host=found.host, port=found.port, user=found.username, config_host=alias)
 
 
-def operator_known_keys(address: Address, files: Iterable[Path]) -> list[str]:
+async def host_key_alias(address: Address, login: Login) -> str | None:
+    """The name under which known_hosts knows an address, where the OpenSSH configuration gives it one."""
+    found = await asyncssh.SSHClientConnectionOptions.construct(
+        None, config=login.readable_config, host=address.config_host or address.host, client_keys=None
+    )
+    return str(found.host_key_alias) if found.host_key_alias else None
+
+
+def operator_known_keys(address: Address, files: Iterable[Path], alias: str | None = None) -> list[str]:
     """The keys that OpenSSH `known_hosts` files hold for a host, best type first. Files that are missing hold none.
 
-    Revoked keys are left out. Raises ConfigError for a file that cannot be parsed.
+    `alias`: see `host_key_alias`; it takes the place of name and port. Revoked keys are left out. Raises ConfigError
+    for a file that cannot be parsed.
     """
     order = ["ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa"]
-    keys = [key for key in _operator_entries(address, files, authorities=False) if key.split()[0] in order]
+    keys = [key for key in _operator_entries(address, files, alias, authorities=False) if key.split()[0] in order]
     return sorted(keys, key=lambda key: order.index(key.split()[0]))
 
 
-def operator_authorities(address: Address, files: Iterable[Path]) -> list[str]:
+def operator_authorities(address: Address, files: Iterable[Path], alias: str | None = None) -> list[str]:
     """The keys that `@cert-authority` lines of `known_hosts` files name for a host. Raises ConfigError."""
-    return _operator_entries(address, files, authorities=True)
+    return _operator_entries(address, files, alias, authorities=True)
 
 
-def _operator_entries(address: Address, files: Iterable[Path], *, authorities: bool) -> list[str]:
-    names = {address.host, address.config_host or address.host}
-    port = None if address.port == 22 else address.port
+def _operator_entries(address: Address, files: Iterable[Path], alias: str | None, *, authorities: bool) -> list[str]:
+    names = {alias} if alias else {address.host, address.config_host or address.host}
+    port = None if address.port == 22 or alias else address.port
     keys: dict[str, None] = {}
     for path in files:
         try:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from llmgw.cli.board import LOOK, STEPS, Checklist, JsonLines, Lines
+from llmgw.errors import Unreachable
 
 WARNING = {"code": "low_disk", "severity": "warning", "fix": "Free some space."}
 NOTE = {"code": "dns_broken", "severity": "note", "fix": "Look at resolv.conf."}
@@ -50,7 +51,7 @@ def test_what_is_done_what_is_going_on_and_what_is_ahead() -> None:
 def test_where_it_failed_and_why() -> None:
     checklist = Checklist(["gpu1"], tuple(STEPS))
     checklist.tell("gpu1", "reach", "connecting")
-    checklist.failed("gpu1", "nothing listens at port 22")
+    checklist.failed("gpu1", Unreachable("nothing listens at port 22", code="port_closed", fix="Start it."))
     assert marks(checklist)["reach"] == "✘"
     assert "nothing listens at port 22" in "\n".join(seen(checklist))
 
@@ -69,7 +70,7 @@ def test_many_hosts_are_a_line_each() -> None:
     checklist = Checklist(["gpu1", "gpu2"], tuple(STEPS))
     checklist.tell("gpu1", "engines", "downloading 3 of 33 MB")
     checklist.tell("gpu1", "preflight", "only 900 MB free", **WARNING)
-    checklist.failed("gpu2", "nothing listens")
+    checklist.failed("gpu2", Unreachable("nothing listens", code="port_closed", fix="Start it."))
     one, two = seen(checklist, width=100)
     assert "gpu1" in one
     assert "engines" in one
@@ -101,7 +102,8 @@ def test_lines_tell_warnings_with_their_fix_and_count_notes(capsys: pytest.Captu
 
 def test_json_is_one_object_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     JsonLines().tell("gpu1", "preflight", "only 900 MB free", **WARNING)
-    JsonLines().failed("gpu1", "no")
+    JsonLines().failed("gpu1", Unreachable("no", code="port_closed", fix="Start it."))
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == {"host": "gpu1", "step": "preflight", "message": "only 900 MB free", **WARNING}
-    assert second == {"host": "gpu1", "step": "failed", "message": "no"}
+    about = {"code": "port_closed", "fix": "Start it.", "exit_status": 5}
+    assert second == {"host": "gpu1", "step": "failed", "message": "no", **about}

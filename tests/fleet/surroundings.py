@@ -445,7 +445,10 @@ DISKS = [
     Surrounding(
         "disk",
         "a root on a full disk",
-        "It becomes a node; the engine is not installed, and the event says how much is missing.",
+        "It becomes a node, but no engine fits: the add says how much is missing, and it is tried again by itself.",
+        serves=False,
+        code="no_engine",
+        status=1,
         do="Free space, or name a --root on a larger disk.",
         test="test_bad_hosts.py::test_a_full_disk_on_the_node_is_told_by_install",
     ),

@@ -139,8 +139,8 @@ def test_a_full_disk_on_the_node_is_told_by_install(real_plane: Plane, machines,
         done = real_plane.llmgw(
             "node", "add", f"root@{alpha.address}", "-i", str(fleet.key), "--root", "/mnt/small/llmgw", check=False
         )
-        assert done.returncode == 0, done.stderr  # It is a node; it has no engine, and says so.
-        assert "failed" in done.stderr
+        assert done.returncode == 1, done.stderr
+        assert "is a node, but none of its engines runs there" in done.stderr
         (failed,) = [event for event in real_plane.events("engine.install") if event["severity"] == "error"]
         assert "free" in failed["message"]
         assert "MB" in failed["message"] or "MiB" in failed["message"]

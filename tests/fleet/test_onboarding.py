@@ -256,7 +256,6 @@ def test_a_changed_host_key_is_trusted_again_on_the_operators_word(
     assert plane.node("rekeyed")["quarantined"] is None
 
 
-@pytest.mark.xfail(strict=True, reason="the pin of a quarantined node is forgotten with its connection")
 def test_the_pin_of_a_quarantined_node_is_kept(make_plane: Callable[..., Plane], fleet: Fleet, new_machine: NewMachine):
     """Added again without --trust-key the changed key is refused as a changed one, not shown as that of a new host."""
     machine = new_machine("repinned")

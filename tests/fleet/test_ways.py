@@ -79,7 +79,6 @@ def test_an_alias_with_all_that_goes_with_it(
         alpha.shell("kill $(cat /run/second.pid)")
 
 
-@pytest.mark.xfail(strict=True, reason="HostKeyAlias is not looked up in the operator's known_hosts yet")
 def test_a_host_key_known_by_its_alias(make_plane: Callable[..., Plane], machines: list[Machine], fleet: Fleet):
     alpha = machines[0]
     plane = make_plane({"sim": ["builtin"]}, ssh={"new_hosts": "refuse"})

@@ -244,7 +244,7 @@ def test_a_changed_host_key_is_trusted_again_on_the_operators_word(
     why = plane.until(lambda: plane.node("rekeyed")["quarantined"], "it is quarantined", limit=30)
     assert old in why
     assert new in why
-    assert f"llmgw node add {machine.address} --trust-key {new}" in why
+    assert f"llmgw node add {machine.target} --trust-key {new}" in why
     assert machine.engines() == engines
     words = ("node", "add", machine.target, "-i", str(fleet.key))
     assert plane.llmgw(*words, "--trust-key", old, check=False).returncode == 4

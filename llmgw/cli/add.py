@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from llmgw.nodes.onboard import Story
 
 READY_LIMIT = 900.0
+RETRIES = 20
+"""Half seconds that an engine which failed is given to be put right by another try."""
 FINAL = ("superseded", "foreign_controller", "unsafe_root", "bad_argument")
 """What no waiting mends: the node says no."""
 
@@ -157,7 +159,7 @@ async def follow(client: AdminClient, joined: Joined, tell: Any, timeout: float)
                     break
     except TimeoutError:
         raise TimedOut(f"{name} was not ready within {timeout:g} s.", fix=f"See `llmgw node show {name}`.") from None
-    detail = await client.get(f"/nodes/{part(name)}", NodeDetail)
+    detail = await _settled(client, name)
     there = ", ".join(f"{one.engine} {one.state}" for one in detail.engines) or "no engines configured"
     usable = [one for one in detail.engines if one.state is InstallState.INSTALLED]
     if detail.engines and not usable:
@@ -169,6 +171,17 @@ async def follow(client: AdminClient, joined: Joined, tell: Any, timeout: float)
         )
     await tell("ready", f"{name} is ready ({there})", node=name)
     return name
+
+
+async def _settled(client: AdminClient, name: str) -> NodeDetail:
+    """The node once one of its engines runs. An engine that failed is tried again soon, when that may help: a while is
+    waited for that."""
+    for _ in range(RETRIES):
+        detail = await client.get(f"/nodes/{part(name)}", NodeDetail)
+        if not detail.engines or any(one.state is InstallState.INSTALLED for one in detail.engines):
+            break
+        await asyncio.sleep(0.5)
+    return detail
 
 
 async def _contact(

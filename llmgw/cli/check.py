@@ -40,7 +40,7 @@ def report(found: Sequence[Finding], *, as_json: bool) -> None:
     if failed and failed[0].failed is not None and (len(found) == 1 or len(failed) == len(found)):
         raise failed[0].failed
     if failed or bad:
-        said = [f"{', '.join(one.host for one in bad)} cannot serve so"] if bad else []
+        said = [f"{', '.join(one.host for one in bad)} cannot serve as it is"] if bad else []
         said += [f"{', '.join(one.host for one in failed)} could not be looked at"] if failed else []
         raise Refused(f"{'; '.join(said)}.", fix="Mend the errors above and check again.", code="findings")
 

@@ -33,7 +33,7 @@ def probed(tx: Tx, name: str, off: float = 0.0, **facts: Any) -> dict[str, str]:
         "at": 1000.0,
         "hostname": name,
         "machine_id": None,
-        "boot_id": "boot",
+        "boot_id": f"boot of {name}",
         "python": {"executable": "/usr/bin/python3", "version": "3.11.2"},
         "user": {"name": "u", "uid": 1000},
         "os": {"arch": "x86_64"},

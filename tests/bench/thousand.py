@@ -39,7 +39,7 @@ class Figures:
     """Part of a core, once all are probed."""
 
 
-def section(counts: Sequence[int] = (1, 20, 200, 1000)) -> str:
+def section(counts: Sequence[int] = (20, 200, 1000)) -> str:
     rows = []
     for count in counts:
         figures = measure(count)
@@ -133,4 +133,4 @@ def _lag(plane: Plane) -> float:
 if __name__ == "__main__":
     import sys
 
-    print(section([int(word) for word in sys.argv[1:]] or (1, 20, 200, 1000)))
+    print(section([int(word) for word in sys.argv[1:]] or (20, 200, 1000)))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
 import asyncssh
 
-from llmgw.errors import LinkLost, LlmgwError, NodeError, Refused, TimedOut, Unreachable
+from llmgw.errors import LlmgwError, NodeError, Refused, TimedOut, Unreachable
 from llmgw.model.route import ProtocolFactory
 from llmgw.protocol.shell import BOOTSTRAP
 from llmgw.ssh.channels import Slots
 from llmgw.ssh.relay import Relay
-from llmgw.ssh.run import OPEN_TIMEOUT, PATIENCE, CommandRecord
+from llmgw.ssh.run import OPEN_TIMEOUT, PATIENCE, CommandRecord, Sessions
 from llmgw.ssh.session import Call
 
 log = logging.getLogger(__name__)
@@ -24,20 +24,11 @@ C = TypeVar("C", bound=Call)
 ALLOW = "Allow it in its sshd_config (AllowTcpForwarding local) and in the key's line in authorized_keys."
 
 
-class Way(Protocol):
-    """What a relay needs of the connection it runs on."""
+class Way(Sessions, Protocol):
+    """What a relay needs of the connection it runs on: it counts among the sessions."""
 
     @property
-    def name(self) -> str: ...
-    @property
     def slots(self) -> Slots: ...
-    @property
-    def closed(self) -> bool: ...
-    def lost_error(self) -> LinkLost: ...
-    def abort(self) -> None: ...
-    def channel_ended(self) -> None: ...
-    def create_session(self, call: Call, command: str) -> Coroutine[Any, Any, Any]: ...
-    async def open(self, opening: Coroutine[Any, Any, Any], session: Call, timeout: float) -> None: ...
 
 
 class Relays:

@@ -73,7 +73,7 @@ def mask(value: Any, *, key: str = "") -> Any:
     return value
 
 
-class Way(Protocol):
+class Sessions(Protocol):
     """What a script needs of its connection."""
 
     @property
@@ -90,7 +90,7 @@ class Way(Protocol):
 class Runner:
     """Runs the scripts of one connection, as many at once as the node allows."""
 
-    def __init__(self, way: Way, audit: Callable[[CommandRecord], None] | None) -> None:
+    def __init__(self, way: Sessions, audit: Callable[[CommandRecord], None] | None) -> None:
         self.slots = Slots()
         self._way = way
         self._audit = audit

@@ -262,4 +262,6 @@ def test_a_recorded_machine_differs_in_nothing_from_itself(name: str) -> None:
 )
 def test_whatever_a_document_holds_nothing_is_raised(change: dict[str, Any]) -> None:
     differences(BEFORE, {**BEFORE, **change})
-    differences({**BEFORE, **change}, BEFORE)
+    changed = {**BEFORE, **change}
+    differences(changed, BEFORE)
+    assert differences(changed, changed) == []

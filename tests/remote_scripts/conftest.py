@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,21 @@ from llmgw.protocol.frame import FrameReader, new_token, request
 from llmgw.protocol.shell import BOOTSTRAP
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "remote_scripts"
+
+
+def free_ports(count: int) -> tuple[int, int]:
+    """First and last of `count` ports in a row that can be bound, from below those that outgoing connections are
+    given: there a test's whole range may be taken by anyone, and stays so for a minute after."""
+    outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for last in range(outgoing - 1, 1024 + count, -count):
+        with contextlib.ExitStack() as held:
+            try:
+                for port in range(last - count + 1, last + 1):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return last - count + 1, last
+    raise AssertionError(f"no {count} ports in a row are free below {outgoing}")
 
 
 class ScriptError(Exception):

@@ -19,7 +19,7 @@ import pytest
 
 from llmgw import assets
 
-from .conftest import SCRIPTS, Node, ScriptError, tagged, tree
+from .conftest import SCRIPTS, Node, ScriptError, free_ports, tagged, tree
 
 SLEEPS = [sys.executable, "-S", "-c", "import time; print('up', flush=True); time.sleep(60)"]
 STUBBORN = [
@@ -411,11 +411,11 @@ def test_ports_that_are_taken_or_to_be_avoided_are_passed_over(node: Node) -> No
 
 
 def test_two_replicas_never_share_a_port_even_before_they_bind_it(node: Node) -> None:
-    # A range of its own: an engine of another test may not have let go of its port yet.
-    found = {start(node, replica=f"m-{number}", ports=[41890, 41892])["port"] for number in range(3)}
-    assert found == {41890, 41891, 41892}
+    first, last = free_ports(3)
+    found = {start(node, replica=f"m-{number}", ports=[first, last])["port"] for number in range(3)}
+    assert found == {first, first + 1, last}
     with pytest.raises(ScriptError) as caught:
-        start(node, replica="m-4", ports=[41890, 41892])
+        start(node, replica="m-4", ports=[first, last])
     assert caught.value.code == "no_port"
 
 

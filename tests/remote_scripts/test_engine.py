@@ -325,7 +325,7 @@ def test_an_engine_has_default_signals_its_own_session_and_no_foreign_descriptor
 
 @pytest.mark.parametrize("shell", [path for name in ("dash", "bash", "busybox") if (path := shutil.which(name))])
 def test_the_waiter_works_in_every_sh(shell: str, tmp_path: Path) -> None:
-    source = (SCRIPTS / "engine.py").read_text()
+    source = (SCRIPTS / "engine_start.py").read_text()
     waiter = source.partition('WAITER = """')[2].partition('"""')[0]
     command = [shell, *(["sh"] if shell.endswith("busybox") else []), "-c", waiter, "w", "1", "m", "0", "k"]
     for engine, status in ((["/bin/sleep", "60"], "143\n"), (["/bin/sh", "-c", "exit 7"], "7\n")):
@@ -532,7 +532,7 @@ def test_no_private_helper_of_the_waiter_needs_a_path(node: Node) -> None:
 
 
 def test_the_script_is_small_enough_to_send(node: Node) -> None:
-    assert (SCRIPTS / "engine.py").stat().st_size + len(assets.prelude()) < 64 << 10
+    assert len(assets.remote_script("engine")) + len(assets.prelude()) < 64 << 10
 
 
 def test_a_script_killed_at_any_moment_leaves_at_most_one_engine_that_the_next_one_finds(node: Node) -> None:

@@ -51,7 +51,8 @@ def test_vermin_agrees(name: str) -> None:
     if not vermin.exists():
         pytest.skip("vermin is not installed here")
     done = subprocess.run([vermin, "-t=3.6-", "--no-tips", SCRIPTS / name], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    fits_any = "Not enough evidence" in done.stdout  # so short a file that every Python would do: no target is met
+    assert done.returncode == 0 or fits_any, done.stdout
 
 
 @pytest.mark.parametrize("name", ALL)

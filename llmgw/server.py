@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from llmgw import __version__
@@ -22,7 +23,8 @@ from llmgw.admin.feed import EventFeed
 from llmgw.clock import SystemClock
 from llmgw.config.home import Home, write_private
 from llmgw.config.settings import Settings, parse_listen
-from llmgw.gateway.app import Gateway
+from llmgw.gateway.gateway import Gateway
+from llmgw.gateway.pages import render_metrics
 from llmgw.gateway.serve import Server as GatewayServer
 from llmgw.gateway.serve import serve as serve_gateway
 from llmgw.loops.act import Act
@@ -220,10 +222,10 @@ class ControlPlane:
                 host, port = parse_listen(settings.admin_listen)
                 listener = admin_serve.tcp_listener(host, port, "admin_listen")
                 self.admin_port = listener.getsockname()[1]
-                app = admin_app(self.control, feed, metrics=gateway.render_metrics, token=token)
+                app = admin_app(self.control, feed, metrics=partial(render_metrics, gateway), token=token)
                 served = await admin_serve.serve(app, listener)
                 self._stack.push_async_callback(served.stop)
-        app = admin_app(self.control, feed, metrics=gateway.render_metrics, token=None)
+        app = admin_app(self.control, feed, metrics=partial(render_metrics, gateway), token=None)
         served = await admin_serve.serve(app, admin_serve.unix_listener(self.home.socket))
         self._stack.callback(self.home.socket.unlink, missing_ok=True)
         self._stack.push_async_callback(served.stop)

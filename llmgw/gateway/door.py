@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
@@ -17,14 +17,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from uvicorn.server import ServerState
 
 from llmgw.gateway import problems
+from llmgw.gateway.admission import open_exchange
 from llmgw.gateway.auth import Visit
 from llmgw.gateway.exchange import Exchange
+from llmgw.gateway.gateway import Gateway
 from llmgw.gateway.guard import Guard
 from llmgw.gateway.problems import Problem
 from llmgw.protocol.openai import INFERENCE
-
-if TYPE_CHECKING:
-    from llmgw.gateway.app import Gateway
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -189,7 +188,7 @@ class Door(Guard):
         self.no_deadline()
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts = []
-        exchange = self.gateway.open_exchange(self, hot.visit, hot.path, body)
+        exchange = open_exchange(self.gateway, self, hot.visit, hot.path, body)
         if isinstance(exchange, Problem):
             self._answer_problem(hot, exchange)
             return

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmgw.errors import LlmgwError
 from llmgw.gateway import problems
 from llmgw.gateway.answer import Answer
 from llmgw.gateway.auth import Visit
 from llmgw.gateway.client import Client
+from llmgw.gateway.gateway import Gateway
 from llmgw.gateway.metrics import CANCELLED
 from llmgw.gateway.patience import Patience
 from llmgw.gateway.problems import Problem
@@ -23,9 +24,6 @@ from llmgw.gateway.upstream import Connection
 from llmgw.gateway.usage import Outcome
 from llmgw.model.route import Route, Upstream
 from llmgw.protocol.openai import rename
-
-if TYPE_CHECKING:
-    from llmgw.gateway.app import Gateway
 
 log = logging.getLogger("llmgw.gateway")
 

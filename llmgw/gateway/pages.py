@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+from uvicorn._types import ASGI3Application
 
 from llmgw.gateway import problems
 from llmgw.gateway.auth import Visit
+from llmgw.gateway.gateway import Gateway
 from llmgw.gateway.metrics import Gauge
 from llmgw.gateway.problems import Problem
 from llmgw.model.route import Route
 from llmgw.protocol.openai import INFERENCE, MODELS, model_entry
-
-if TYPE_CHECKING:
-    from llmgw.gateway.app import Gateway
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -29,7 +28,17 @@ LOOPBACK = ("127.", "::1")
 Page = tuple[int, bytes, bytes]
 
 
-async def answer(gateway: Gateway, scope: Any, send: Any) -> None:
+def pages(gateway: Gateway) -> ASGI3Application:
+    """The application that uvicorn is given: everything but a POST to an inference path, which `door` takes."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await _answer(gateway, scope, send)
+
+    return application
+
+
+async def _answer(gateway: Gateway, scope: Any, send: Any) -> None:
     headers = dict(scope["headers"])
     visitor = gateway.admit(headers)
     try:
@@ -68,7 +77,7 @@ def _page(gateway: Gateway, scope: Any, headers: dict[bytes, bytes], visitor: Vi
     if path == "/metrics":
         if visitor.problem is not None and not _is_local(scope, headers):
             return visitor.problem
-        return 200, PROMETHEUS, gateway.render_metrics().encode()
+        return 200, PROMETHEUS, render_metrics(gateway).encode()
     if visitor.problem is not None:
         return visitor.problem
     if path == MODELS:
@@ -111,7 +120,12 @@ def _health(gateway: Gateway) -> Page:
     return _json(503 if gateway.closing else 200, body)
 
 
-def gauges(gateway: Gateway) -> Iterator[Gauge]:
+def render_metrics(gateway: Gateway) -> str:
+    """Prometheus text; the admin API shows it too."""
+    return gateway.metrics.render([*_gauges(gateway), *gateway.vitals()])
+
+
+def _gauges(gateway: Gateway) -> Iterator[Gauge]:
     """What is true right now, for /metrics."""
     for route in gateway.models(None):
         yield "llmgw_replicas_ready", "Replicas that can answer.", {"model": route.model}, len(route.upstreams)

@@ -16,8 +16,9 @@ import uvicorn
 
 from llmgw.config.settings import TlsSettings
 from llmgw.errors import ConfigError, Refused, Unreachable, UsageError
-from llmgw.gateway.app import Gateway
 from llmgw.gateway.door import Door
+from llmgw.gateway.gateway import Gateway
+from llmgw.gateway.pages import pages
 from llmgw.gateway.problems import words
 
 BACKLOG = 2048
@@ -92,7 +93,7 @@ async def serve(gateway: Gateway, *, host: str, port: int, tls: TlsSettings | No
         files = {"ssl_certfile": tls.cert, "ssl_keyfile": tls.key, "ssl_ca_certs": tls.client_ca}
         files["ssl_cert_reqs"] = ssl.CERT_REQUIRED if tls.client_ca else ssl.CERT_NONE
     config = uvicorn.Config(
-        gateway,
+        pages(gateway),
         http=partial(Door, gateway),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",

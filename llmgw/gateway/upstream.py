@@ -8,15 +8,12 @@ connection on which anything was out of order is closed, never used again (F65).
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import httptools
 
 from llmgw.core.choose import Key
 from llmgw.model.route import StreamTransport
-
-if TYPE_CHECKING:
-    from llmgw.gateway.pool import Pool
 
 MAX_HEAD = 64 << 10
 """Bytes an engine may send that are no body: a head, trailers, chunk extensions."""
@@ -37,14 +34,24 @@ class Receiver(Protocol):
         """The answer will not be complete. `stale`: an old connection had died unnoticed, nothing was processed."""
 
 
+class Keeper(Protocol):
+    """Where a connection waits for its next request."""
+
+    def give(self, connection: Connection) -> None:
+        """Its answer is whole, it is free again."""
+
+    def forget(self, connection: Connection) -> None:
+        """It is gone."""
+
+
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_begun", "_complete", "_dirty", "_head_size", "_headers", "_parser", "_parts", "_paused", "_receiver",
-        "_silence", "_spoke", "_status", "_used", "idle_since", "key", "pool", "transport",
+        "_silence", "_spoke", "_status", "_used", "idle_since", "keeper", "key", "transport",
     )  # fmt: skip
 
-    def __init__(self, pool: Pool, key: Key) -> None:
-        self.pool = pool
+    def __init__(self, keeper: Keeper, key: Key) -> None:
+        self.keeper = keeper
         self.key = key
         self.transport: StreamTransport | None = None
         self.idle_since = 0.0
@@ -97,7 +104,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.transport = None
-        self.pool.forget(self)
+        self.keeper.forget(self)
         self._lose("closed the connection")
         self._parser = None  # type: ignore[assignment]  # it refers back to us
 
@@ -143,7 +150,7 @@ class Connection(asyncio.Protocol):
             self._used = True
             self._reset()
             self.resume()
-            self.pool.give(self)
+            self.keeper.give(self)
         receiver.data(piece, True)
 
     def _lose(self, why: str) -> None:

@@ -16,7 +16,7 @@ import uvloop
 
 from llmgw.clock import SystemClock
 from llmgw.config.settings import GatewaySettings
-from llmgw.gateway.app import Gateway
+from llmgw.gateway.gateway import Gateway
 from llmgw.gateway.serve import serve
 from llmgw.model.holder import Published
 from llmgw.model.key import ApiKey, digest

@@ -14,7 +14,7 @@ import uvloop
 
 from llmgw.clock import ManualClock
 from llmgw.config.settings import GatewaySettings
-from llmgw.gateway.app import Gateway
+from llmgw.gateway.gateway import Gateway
 from llmgw.gateway.serve import Server, serve
 from llmgw.model.holder import Published
 from llmgw.model.key import ApiKey, digest

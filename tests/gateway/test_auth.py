@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from llmgw.gateway.pages import render_metrics
 from llmgw.model.route import KeyTable, Route, RouteTable
 
 from .conftest import key
@@ -119,7 +120,7 @@ async def test_secrets_appear_nowhere(house, fake, caplog: pytest.LogCaptureFixt
             said += [answer.body.decode(), str(answer.headers)]
         raw.writer.write(f"POST / {CANARY}\r\n\r\n".encode())
         said.append((await raw.answer()).body.decode())
-    said += [caplog.text, home.gateway.render_metrics(), repr(home.failures), repr(home.gateway.usage.take())]
+    said += [caplog.text, render_metrics(home.gateway), repr(home.failures), repr(home.gateway.usage.take())]
     said += [repr(home.gateway.routes.value), repr(engine.upstream)]
     text = "\n".join(said)
     assert engine.requests

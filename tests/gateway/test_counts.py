@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from llmgw.clock import ManualClock
 from llmgw.config.settings import GatewaySettings
 from llmgw.errors import Unreachable
-from llmgw.gateway.app import Gateway
+from llmgw.gateway.admission import open_exchange
 from llmgw.gateway.auth import Visit
 from llmgw.gateway.exchange import Exchange
+from llmgw.gateway.gateway import Gateway
 from llmgw.model.holder import Published
 from llmgw.model.route import KeyTable, ProtocolFactory, Traffic, Upstream
 from llmgw.model.secret import Secret
@@ -165,7 +166,7 @@ class Gate(RuleBasedStateMachine):
         def come() -> None:
             watcher = Watcher()
             self.clients.append(watcher)
-            exchange = self.gateway.open_exchange(watcher, Visit(b"id"), CHAT, ask())
+            exchange = open_exchange(self.gateway, watcher, Visit(b"id"), CHAT, ask())
             assert isinstance(exchange, Exchange)
             watcher.exchange = exchange
             exchange.start()

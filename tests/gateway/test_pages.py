@@ -6,6 +6,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from llmgw.gateway.pages import render_metrics
 from llmgw.model.catalog import Task
 from llmgw.model.route import Route, RouteTable
 
@@ -80,7 +81,7 @@ async def test_metrics(house, fake) -> None:
     raw = await home.raw(key=None)
     await raw.ask(ask())
     text = (await raw.ask(path="/metrics", method="GET")).body.decode()
-    assert text == home.gateway.render_metrics()
+    assert text == render_metrics(home.gateway)
     found = {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)

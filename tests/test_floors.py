@@ -138,6 +138,19 @@ def test_no_exception_is_left_that_nobody_needs() -> None:
     assert set(SIDEWAYS) <= used
 
 
+def test_no_circle_of_modules() -> None:
+    """Also not one that is tied by annotations only: whoever reads one file of a circle has to read them all."""
+    files = {path for path in modules() if path.name != "__init__.py"}
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+    below: dict[str, set[str]] = {}
+    for name, path in names.items():
+        imported = {full for _, full in imports(path)}
+        below[name] = {other for full in imported for other in (full, full.rpartition(".")[0]) if other in names}
+    while ends := {name for name, others in below.items() if not others & below.keys()}:
+        below = {name: others for name, others in below.items() if name not in ends}
+    assert not below, f"these import each other: {', '.join(sorted(below))}"
+
+
 @pytest.mark.parametrize(("library", "owner"), OWNERS.items())
 def test_only_one_room_knows_the_library(library: str, owner: str) -> None:
     users = {room(path) for path in modules() for _, name in imports(path) if name.split(".")[0] == library}

@@ -25,8 +25,8 @@ SHARED_PARTS = {"preflight": ("probe_facts", "probe_storage")}
 
 @cache
 def prelude() -> bytes:
-    """What is sent ahead of every script: prelude.py and ground.py, one module."""
-    return remote_script("prelude") + remote_script("ground")
+    """What is sent ahead of every script: three files, one module."""
+    return remote_script("prelude") + remote_script("ground") + remote_script("living")
 
 
 @cache

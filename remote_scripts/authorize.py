@@ -138,8 +138,8 @@ def change(path, make):
 
 def trace(created, key):
     """Notes in the trace what was made, where this node has one already; the caller keeps it otherwise."""
-    if prelude.args.get("node_id") and os.path.isdir(prelude.host_path()):
-        host = prelude.under("hosts", prelude.args["node_id"])
+    if prelude.args.get("node_id") and prelude.found_host():
+        host = prelude.found_host()
         with prelude.Lock(os.path.join(host, "lock")):
             prelude.note(created, [key])
 
@@ -148,7 +148,7 @@ def noted():
     """What was made for us here: by the trace, and by what the caller kept."""
     kept = list(prelude.args.get("trace") or ())
     if prelude.args.get("node_id"):
-        kept += (prelude.read_json(os.path.join(prelude.host_path(), "trace.json"), {}) or {}).get("created", [])
+        kept += prelude.trace_of(prelude.host_path()).get("created", [])
     return kept
 
 

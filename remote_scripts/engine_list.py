@@ -15,13 +15,14 @@ def listing(args):
 
     Creates nothing: a node that nobody has acted on belongs to nobody. Waits for a start that is under way.
     """
-    if "controller_id" in args and os.path.isdir(prelude.host_path()):
-        with prelude.Lock(os.path.join(prelude.host_path(), "lock")):
+    host = prelude.found_host() if "controller_id" in args else None
+    if host:
+        with prelude.Lock(os.path.join(host, "lock")):
             prelude.check_term()
     boot, ends = prelude.boot_id(), time.monotonic() + LIST_WAITS
     while True:
         marks = list(prelude.tagged())
-        replicas = [item for item in (describe(folder, boot, marks) for folder in engine_shard.folders()) if item]
+        replicas = [item for item in (describe(folder, boot, marks) for folder in prelude.shard_folders()) if item]
         starting = [item["replica"] for item in replicas if item["alive"] is None]
         if not starting:
             break
@@ -38,7 +39,7 @@ def listing(args):
 
 def describe(folder, boot, marks):
     replica, rank = os.path.basename(folder).rsplit(".", 1)
-    record = engine_shard.load(folder)
+    record = prelude.manifest(folder)
     if record is None:  # a start that died before its manifest, or a damaged one: what runs then shows as a stray
         return None
     attempt, cluster = record["attempt"], record.get("cluster")
@@ -47,7 +48,7 @@ def describe(folder, boot, marks):
     record, alive = complete(folder, record, boot, group)
     how = None if alive else engine_shard.exit_of(folder, attempt)
     try:
-        key_env = prelude.read_json(os.path.join(folder, "env"), {})
+        key_env = prelude.read_json(os.path.join(folder, "env"), dict, {})
     except ValueError:
         key_env = {}
     return {"replica": replica, "rank": int(rank), "attempt": attempt, "manifest": record, "port": record.get("port"),
@@ -67,7 +68,7 @@ def complete(folder, record, boot, group):
         for mark in group:
             if mark["pid"] == pid:
                 record = dict(record, pid=pid, start_ticks=mark["start_ticks"], boot_id=boot)
-    if engine_shard.living(record, boot):
+    if prelude.living(record, boot):
         return record, True
     starts = not record.get("pid") and prelude.held(os.path.join(folder, "lock"))
     return record, None if starts else False
@@ -77,7 +78,7 @@ def killed_for_memory(record, how, boot):
     """Whether the kernel's log says that this engine was killed for memory; null where nobody may read it."""
     if how is not None and how["signal"] != signal.SIGKILL:
         return False
-    if record.get("boot_id") != boot or not record.get("pid"):
+    if record.get("boot_id") != boot or not (record.get("pid") and record.get("start_ticks")):
         return None
     try:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
@@ -106,8 +107,8 @@ def logs(args):
     shard = engine_shard.Shard(args)
     shard.load()
     if shard.attempt is None:
-        found = [int(name[4:]) for name in os.listdir(shard.folder) if re.match(r"log\.\d+\Z", name)] \
-            if os.path.isdir(shard.folder) else []
+        names = os.listdir(shard.folder) if os.path.isdir(shard.folder) else ()
+        found = [int(name[4:]) for name in names if re.match(r"log\.[0-9]{1,9}\Z", name)]
         shard.attempt = max(found) if found else (shard.record or {}).get("attempt")
     if shard.attempt is None:
         return {"attempt": None, "lines": []}

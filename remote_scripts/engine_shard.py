@@ -1,6 +1,5 @@
 """A shard of a replica on this node: its directory, the lock in it, its manifest, the process its manifest names."""
 import os
-import re
 import time
 
 import prelude
@@ -22,8 +21,7 @@ class Shard(object):
         return os.path.join(self.folder, "%s.%d" % (kind, self.attempt if attempt is None else attempt))
 
     def load(self):
-        """Reads the manifest. A damaged one is none: the tags still say what runs."""
-        self.record = load(self.folder)
+        self.record = prelude.manifest(self.folder)
         self.cluster = self.cluster or (self.record or {}).get("cluster")
 
     def owns(self, mark):
@@ -41,41 +39,13 @@ class Shard(object):
             return None, None
 
 
-def load(folder):
-    try:
-        record = prelude.read_json(os.path.join(folder, "manifest.json"))
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("attempt"), int) else None
-
-
-def living(record, boot):
-    """The engine a manifest names, if it still is that very process: boot, pid, start ticks and tag. Else None."""
-    if not record or record.get("boot_id") != boot or not isinstance(record.get("pid"), int):
-        return None
-    found = prelude.process(record["pid"])
-    if not found or found["start_ticks"] != record.get("start_ticks"):
-        return None
-    data = prelude.environ(record["pid"])
-    if data is None:  # unreadable or overwritten: the triple alone is proof enough
-        return found
-    mark = prelude.tag(data)
-    return found if mark and all(mark[key] == record.get(key) for key in mark) else None
-
-
-def folders():
-    base = os.path.join(prelude.host_path(), "replicas")
-    names = sorted(os.listdir(base)) if os.path.isdir(base) and not prelude.fault_of(base) else []
-    return [os.path.join(base, name) for name in names if re.match(r".+\.\d+\Z", name)]
-
-
 def lock_of(shard, make):
     """The lock of a shard's directory; None when there is no directory. Looks again where a removal comes between."""
     while True:
         try:
             if make:
                 prelude.under("hosts", os.path.basename(prelude.host_path()), "replicas", shard.name)
-            elif not os.path.isdir(shard.folder):
+            elif not prelude.found_host("replicas", shard.name):
                 return None
             return prelude.Lock(os.path.join(shard.folder, "lock")).take()
         except FileNotFoundError:

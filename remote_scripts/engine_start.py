@@ -70,7 +70,7 @@ def bare(shard):
 def refuse_or_find(shard):
     """The running engine of this attempt; None when it may be launched; a refusal when another attempt stands."""
     marks = [mark for mark in prelude.tagged() if shard.owns(mark)]
-    main, record = engine_shard.living(shard.record, shard.boot), shard.record or {}
+    main, record = prelude.living(shard.record, shard.boot), shard.record or {}
     if main and record.get("cluster") != shard.cluster:
         prelude.fail("foreign_controller", "%s runs here for another cluster" % shard.name, owner=None)
     alive = {mark["attempt"] for mark in marks} | ({record["attempt"]} if main else set())
@@ -98,8 +98,7 @@ def refuse_or_find(shard):
 def waiting(shard):
     """Whether a waiter of this attempt lives that has not become visible as an engine yet."""
     mark = shard.waiter_mark() + b"%d\0" % shard.attempt
-    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return any(mark in (prelude.environ(pid) or b"") + b"\0" and prelude.process(pid) for pid in pids)
+    return any(mark in (prelude.environ(pid) or b"") + b"\0" and prelude.process(pid) for pid in prelude.pids())
 
 
 def words(argv, what):
@@ -123,9 +122,9 @@ def choose_port(shard, ports, avoid):
         return None
     low, high = ports
     taken = set(avoid)
-    for folder in engine_shard.folders():
-        record = engine_shard.load(folder)
-        if record and folder != shard.folder and (not record.get("pid") or engine_shard.living(record, shard.boot)):
+    for folder in prelude.shard_folders():
+        record = prelude.manifest(folder)
+        if record and folder != shard.folder and (not record.get("pid") or prelude.living(record, shard.boot)):
             taken.add(record.get("port"))
     first = zlib.crc32(shard.name.encode()) + shard.attempt
     for step in range(high - low + 1):

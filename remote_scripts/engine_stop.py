@@ -41,13 +41,12 @@ def members(shard):
         return {}
     found = {mark["pid"]: mark for mark in prelude.tagged()
              if shard.owns(mark) and shard.attempt in (None, mark["attempt"])}
-    main = engine_shard.living(shard.record, shard.boot)
+    main = prelude.living(shard.record, shard.boot)
     if main:
         found[main["pid"]] = main
     sessions = {each["session"] for each in found.values() if is_waiter(shard, each["session"])}
     if sessions:
-        everybody = (prelude.process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
-        for each in everybody:
+        for each in map(prelude.process, prelude.pids()):
             if each and each["session"] in sessions and each["pid"] not in sessions:
                 found.setdefault(each["pid"], each)
     return {pid: each["start_ticks"] for pid, each in found.items()}
@@ -62,7 +61,7 @@ def is_waiter(shard, pid):
 
 def end_all(shard, known, grace):
     """TERM to the engine, to what outlives it, then KILL to everything. True when KILL was needed."""
-    main = engine_shard.living(shard.record, shard.boot)
+    main = prelude.living(shard.record, shard.boot)
     ends, killed, told = time.monotonic() + grace, False, set()
     gives_up = ends + 20
     while True:

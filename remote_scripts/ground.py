@@ -1,6 +1,6 @@
-"""The node under a script: the root and files in it, locks, the term, the trace, tools with deadlines, processes.
+"""The node under a script: the root and files in it, locks, the term, the trace, room on the disk, tools.
 
-The second half of module `prelude`: sent behind prelude.py in one block, whose names (`fail`, `args`, …) it uses.
+The second part of module `prelude`: sent behind prelude.py in one block, whose names (`fail`, `args`, …) it uses.
 """
 import fcntl
 import json
@@ -13,6 +13,8 @@ import time
 
 # ---- the root, files in it, locks, the term, the trace ----
 
+TERM = {"controller_id": str, "term": int}
+TRACE = {"created": [str], "keys": [str]}
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}\Z")
 
 
@@ -56,10 +58,14 @@ def _make(path):
         os.mkdir(path, 0o700)
         return True
     except FileExistsError:
-        fault = fault_of(path)
-        if fault:
-            fail("unsafe_root", "%s %s" % (path, fault), "Correct owner and mode (chmod go-w), or name another --root.")
+        _refuse_fault(path)
         return False
+
+
+def _refuse_fault(path):
+    fault = fault_of(path)
+    if fault:
+        fail("unsafe_root", "%s %s" % (path, fault), "Correct owner and mode (chmod go-w), or name another --root.")
 
 
 def make_root():
@@ -86,8 +92,25 @@ def under(*parts):
     return path
 
 
+def found(*parts):
+    """The same below a root that is there already, nothing made: the path, None where a level is missing."""
+    path = root_path()
+    for part in (None,) + parts:
+        path = os.path.join(path, part) if part else path
+        if not os.path.lexists(path):
+            return None
+        _refuse_fault(path)
+    return path
+
+
 def host_path():
+    """This node's own directory; whether it is there and safe, `found_host` knows."""
     return os.path.join(root_path(), "hosts", checked(args.get("node_id"), "node id"))
+
+
+def found_host(*parts):
+    """`found` below this node's own directory."""
+    return found("hosts", os.path.basename(host_path()), *parts)
 
 
 def open_file(path, flags, mode=0o600):
@@ -105,12 +128,29 @@ def read_file(path, limit=1 << 20):
         return file.read(limit)
 
 
-def read_json(path, default=None):
-    """The JSON in a file of ours, `default` when there is none. ValueError when it is damaged."""
+def read_json(path, shape, default=None):
+    """The JSON in a file of ours, `default` when there is none. ValueError when it is damaged or of another shape."""
     try:
-        return json.loads(read_file(path, 16 << 20).decode())
+        value = json.loads(read_file(path, 16 << 20).decode())
     except FileNotFoundError:
         return default
+    except RecursionError:
+        raise ValueError("%s is nested too deep" % path)
+    if not shaped(value, shape):
+        raise ValueError("%s does not hold what we write there" % path)
+    return value
+
+
+def shaped(value, shape):
+    """Whether `value` has a shape: a type; None; one of several `(a, b)`; `[item]`; `{key: shape}`, where a key may be
+    missing and others may be there."""
+    if isinstance(shape, tuple):
+        return any(shaped(value, each) for each in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(shaped(each, shape[0]) for each in value)
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(shaped(value[key], shape[key]) for key in shape if key in value)
+    return value is None if shape is None else isinstance(value, shape)
 
 
 def write_file(path, data):
@@ -184,31 +224,39 @@ def check_term():
     path = os.path.join(host_path(), "term")
     mine = {"controller_id": args["controller_id"], "term": int(args["term"])}
     try:
-        found = read_json(path, {})
-        other, term = found.get("controller_id"), int(found.get("term") or 0)
-    except (ValueError, AttributeError, TypeError):
-        found, other, term = None, "?", 0
+        stored = read_json(path, TERM, {})
+        other, term = stored.get("controller_id"), stored.get("term", 0)
+    except ValueError:
+        stored, other, term = None, "?", 0
     if other not in (None, mine["controller_id"]) and not args.get("take_over"):
         fail("foreign_controller", "this node belongs to another control plane (%s, term %d)" % (other, term),
-             "Use `llmgw node add --take-over` if that one is gone.", owner=found)
+             "Use `llmgw node add --take-over` if that one is gone.", owner=stored)
     if other == mine["controller_id"] and term > mine["term"]:
         fail("superseded", "term %d is over, this node has obeyed term %d" % (mine["term"], term),
              "Another process of this control plane has taken over; where this one is a restored backup, "
-             "`llmgw node add --take-over` makes the node obey it.", owner=found)
-    if found != mine:
+             "`llmgw node add --take-over` makes the node obey it.", owner=stored)
+    if stored != mine:
         write_json(path, mine)
 
 
 def note(created=(), keys=()):
     """Adds to the trace what llmgw made on this node outside its own directories, so that purge can undo just that."""
     path = os.path.join(host_path(), "trace.json")
-    trace = read_json(path, {})
+    trace = trace_of(host_path())
     before = json.dumps(trace)
     for kind, values in (("created", created), ("keys", keys)):
         listed = trace.setdefault(kind, [])
         listed.extend(value for value in values if value not in listed)
     if json.dumps(trace) != before:
         write_json(path, trace)
+
+
+def trace_of(host):
+    """The trace of a node in this home. A damaged one is none: what it listed stays where it is."""
+    try:
+        return read_json(os.path.join(host, "trace.json"), TRACE, {})
+    except ValueError:
+        return {}
 
 
 def act():
@@ -290,69 +338,3 @@ def run(argv, seconds, env=None, cwd=None, limit=1 << 17):
         time.sleep(0.02)
     _tools.discard(tool.pid)
     return status, bytes(out).decode("utf-8", "replace"), bytes(err).decode("utf-8", "replace")
-
-
-# ---- processes: identity is (boot id, pid, start ticks), ownership is the tag ----
-
-def boot_id():
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-
-
-def process(pid):
-    """What /proc says of a living process, None when there is none. A zombie is dead, unless its other threads live."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            data = file.read()
-    except (OSError, OverflowError):
-        return None
-    rest = data[data.rindex(b")") + 2:].split()
-    if rest[0] in (b"Z", b"X", b"x") and int(rest[17]) <= 1:
-        return None
-    ticks = os.sysconf("SC_CLK_TCK")
-    return {"pid": pid, "start_ticks": int(rest[19]), "ppid": int(rest[1]), "session": int(rest[3]),
-            "rss": int(rest[21]) * os.sysconf("SC_PAGE_SIZE"), "cpu_seconds": (int(rest[11]) + int(rest[12])) / ticks}
-
-
-def environ(pid):
-    """The variables a process was started with, as bytes; None when they cannot be read or were overwritten."""
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            data = file.read()
-    except OSError:
-        return None
-    return data if data.strip(b"\0 ") else None
-
-
-def tag(data):
-    """The tag in such variables, or None."""
-    if not data or b"LLMGW_REPLICA=" not in data:
-        return None
-    found = {}
-    for item in data.split(b"\0"):
-        key, _, value = item.partition(b"=")
-        if key.startswith(b"LLMGW_"):
-            found[key[6:].decode("ascii", "replace").lower()] = value.decode("utf-8", "replace")
-    if "replica" not in found:
-        return None
-    for key in ("rank", "attempt"):
-        text = found.get(key, "")
-        found[key] = int(text) if text.isdigit() else None
-    return {key: found.get(key) for key in ("replica", "rank", "attempt", "cluster")}
-
-
-def tagged():
-    """Every living process that carries our tag and whose variables this user may read."""
-    mine = os.geteuid()
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            if mine and os.stat("/proc/" + entry).st_uid != mine:
-                continue
-        except OSError:
-            continue
-        mark = tag(environ(int(entry)))
-        found = process(int(entry)) if mark else None
-        if found:
-            yield dict(found, **mark)

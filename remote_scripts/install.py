@@ -13,6 +13,7 @@ import sys
 
 import prelude
 
+RECORD = {"archive": (str, None), "files": dict, "tree": dict, "version_text": (str, None), "python": (str, None)}
 MARGIN = 64 << 20
 MAX_MEMBERS = 20000
 MAX_BYTES = 20 << 30
@@ -52,9 +53,9 @@ def status(args):
 def look(place, args):
     """Whether the engine lies there whole, by the list of its files that was written last."""
     try:
-        mark = prelude.read_json(os.path.join(place.path, "installed.json"))
+        mark = prelude.read_json(os.path.join(place.path, "installed.json"), RECORD)
         fault = fault_in(place.path, mark, args) if mark else "not installed"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError):
         mark, fault = None, "its record is damaged"
     if fault:
         return {"installed": False, "reason": fault, "path": place.path}

@@ -42,7 +42,7 @@ def quota_v2():
     smallest = None
     for folder in group_folders("", "/sys/fs/cgroup"):
         words = first_line(folder + "/cpu.max").split()
-        if len(words) == 2 and words[0].isdigit() and int(words[1]):
+        if len(words) == 2 and words[0].isdecimal() and int(words[1]):
             share = int(words[0]) / int(words[1])
             smallest = share if smallest is None else min(smallest, share)
     return smallest
@@ -51,7 +51,7 @@ def quota_v2():
 def quota_v1():
     for folder in group_folders("cpu", "/sys/fs/cgroup/cpu"):
         quota, period = first_line(folder + "/cpu.cfs_quota_us"), first_line(folder + "/cpu.cfs_period_us")
-        if quota.isdigit() and period.isdigit() and int(period):
+        if quota.isdecimal() and period.isdecimal() and int(period):
             return int(quota) / int(period)
     return None
 

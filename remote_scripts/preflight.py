@@ -248,7 +248,7 @@ def sshd():
         forwarding = "no"
     opened = [] if value("permitopen") in (None, "any") else value("permitopen").split()
     forced = value("forcecommand")
-    return {"server": kind, "source": source, "max_sessions": int(sessions) if (sessions or "").isdigit() else None,
+    return {"server": kind, "source": source, "max_sessions": int(sessions) if (sessions or "").isdecimal() else None,
             "max_startups": value("maxstartups"), "allow_tcp_forwarding": forwarding, "permit_open": opened,
             "pubkey": {"yes": True, "no": False}.get(value("pubkeyauthentication")),
             "strict_modes": {"yes": True, "no": False}.get(value("strictmodes")),

@@ -1,7 +1,8 @@
 """What every remote script stands on: arguments in, frames out, a deadline, an end when nobody listens.
 
-Sent ahead of the script over the same stdin, together with ground.py: the two are one module, `prelude`, and share its
-names. README.md is the contract. Python 3.6 and newer, standard library; imports little, since every call pays for it.
+Sent ahead of the script over the same stdin, together with ground.py and living.py: the three are one module,
+`prelude`, and share its names. README.md is the contract. Python 3.6 and newer, standard library; imports little, since
+every call pays for it.
 """
 import errno
 import hashlib

@@ -27,7 +27,7 @@ def owner():
         prelude.host_path()
     except prelude.Failure:  # a hostname that is no id: no node can have been added by it
         return None
-    found = prelude.read_json(os.path.join(prelude.host_path(), "term"))
+    found = prelude.read_json(os.path.join(prelude.host_path(), "term"), prelude.TERM)
     return found and {"controller_id": found["controller_id"], "term": found["term"]}
 
 

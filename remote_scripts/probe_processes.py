@@ -1,5 +1,4 @@
 """Who holds a GPU: ours, an orphan that no living engine of ours accounts for, or somebody else."""
-import glob
 import os
 import re
 import time
@@ -16,20 +15,19 @@ def living_shards():
     """(replica, rank, attempt) of every manifest here whose engine lives."""
     if not prelude.args.get("node_id"):
         return
-    for path in glob.glob(os.path.join(glob.escape(prelude.host_path()), "replicas/*/manifest.json")):
-        try:
-            record = prelude.read_json(path)
-            found = prelude.process(record["pid"])
-            if found and found["start_ticks"] == record["start_ticks"]:
-                yield record["replica"], record["rank"], record["attempt"]
-        except (OSError, ValueError, KeyError, TypeError, prelude.Failure):
-            continue
+    try:
+        folders = prelude.shard_folders()
+    except (OSError, prelude.Failure):
+        return
+    for record in map(prelude.manifest, folders):
+        if record and prelude.living(record, prelude.boot_id()):
+            yield record.get("replica"), record.get("rank"), record["attempt"]
 
 
 def holders(apps, gpus, nodes, marks):
     """Every process on a GPU, as each driver tells it."""
     ours, alive = {mark["pid"]: mark for mark in marks}, set(living_shards())
-    found = [(row[0], int(row[1]), megabytes(row[2])) for row in apps if row[1].isdigit()]
+    found = [(row[0], int(row[1]), megabytes(row[2])) for row in apps if re.match(r"[0-9]{1,9}\Z", row[1])]
     uuids = {gpu["pci"]: gpu["uuid"] for gpu in gpus if gpu["vendor"] in ("amd", "intel")}
     compute = list(kfd({node[0]: uuids.get(pci) for pci, node in nodes.items()}))
     known = {(gpu, pid) for gpu, pid, _ in compute}

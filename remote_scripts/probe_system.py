@@ -165,7 +165,7 @@ def control_groups(controller):
 def cgroup_limits():
     for version, path in control_groups("memory"):
         text = read(path + ("/memory.limit_in_bytes" if version == 1 else "/memory.max"), "-")
-        if text.isdigit():
+        if text.isdecimal():
             yield int(text)
 
 
@@ -177,7 +177,7 @@ def cpu_quota():
             words = [read(path + "/cpu.cfs_quota_us", "-"), read(path + "/cpu.cfs_period_us", "-")]
         else:
             words = read(path + "/cpu.max", "- -").split()
-        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+        if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal() and int(words[1]):
             found.append(round(int(words[0]) / int(words[1]), 2))
     return min(found) if found else None
 

@@ -11,41 +11,24 @@ import prelude
 STORES = ("engines", "weights")
 
 
-def running(host):
+def running():
     """Pids of what is ours here: carries the tag of this cluster, or of one that a manifest here names."""
     clusters, boot, pids = {prelude.args.get("cluster")} - {None}, prelude.boot_id(), set()
-    for record in manifests(host):
-        clusters.add(record.get("cluster"))
-        found = prelude.process(record["pid"]) if isinstance(record.get("pid"), int) else None
-        if found and record.get("boot_id") == boot and found["start_ticks"] == record.get("start_ticks"):
-            pids.add(found["pid"])
+    for folder in prelude.shard_folders():
+        record = prelude.manifest(folder)
+        if record:
+            clusters.add(record.get("cluster"))
+            seen = prelude.living(record, boot)
+            pids.update([seen["pid"]] if seen else [])
     pids.update(mark["pid"] for mark in prelude.tagged() if mark["cluster"] in clusters)
     return sorted(pids)
-
-
-def manifests(host):
-    base = os.path.join(host, "replicas")
-    for name in os.listdir(base) if os.path.isdir(base) else ():
-        try:
-            record = prelude.read_json(os.path.join(base, name, "manifest.json"))
-        except (ValueError, OSError):
-            continue
-        if isinstance(record, dict):
-            yield record
 
 
 def others(root, host):
     """The other nodes that share this root."""
     base = os.path.join(root, "hosts")
-    names = os.listdir(base) if os.path.isdir(base) else ()
-    return [os.path.join(base, name) for name in sorted(names) if os.path.join(base, name) != host]
-
-
-def created(host):
-    try:
-        return list((prelude.read_json(os.path.join(host, "trace.json"), {}) or {}).get("created", []))
-    except ValueError:
-        return []
+    paths = [os.path.join(base, name) for name in sorted(os.listdir(base))] if os.path.isdir(base) else []
+    return [path for path in paths if path != host and os.path.isdir(path) and not os.path.islink(path)]
 
 
 def empty(path):
@@ -56,21 +39,22 @@ def empty(path):
 
 
 def plan(args):
-    """What `purge` would remove: our own directories, then what the trace lists, innermost first."""
+    """What `purge` would remove: our own directories, then what the trace lists, innermost first.
+
+    Refuses (`unsafe_root`) where a link stands in the place of one of them, or another user's directory.
+    """
     root, host = prelude.root_path(), prelude.host_path()
-    own = [host] if os.path.isdir(host) else []
-    sharing = others(root, host)
+    sharing, own = others(root, host), [prelude.found_host()]
     if not sharing:
-        own += [os.path.join(root, name) for name in STORES if os.path.lexists(os.path.join(root, name))]
-    return {"remove": own, "made": sorted(set(created(host) + list(args.get("trace") or ())), reverse=True),
-            "shared_with": [os.path.basename(each) for each in sharing], "running": running(host)}
+        own += [prelude.found(name) for name in STORES]
+    made = set(args.get("trace") or ()).union(prelude.trace_of(host).get("created", []) if own[0] else ())
+    return {"remove": [path for path in own if path], "made": sorted(made, reverse=True),
+            "shared_with": [os.path.basename(each) for each in sharing], "running": running()}
 
 
 def purge(args):
-    root, host = prelude.root_path(), prelude.host_path()
-    if os.path.lexists(root) and prelude.fault_of(root):
-        prelude.fail("unsafe_root", "%s %s" % (root, prelude.fault_of(root)), "Correct its owner and mode first.")
-    if not os.path.isdir(host):
+    root, host = prelude.root_path(), prelude.found_host()
+    if not host:
         return sweep([], plan(args)["made"], root)
     with prelude.Lock(os.path.join(host, "lock")):
         prelude.check_term()
@@ -88,7 +72,7 @@ def hand_over(sharing, made):
     """What we made and others still use becomes theirs to remove."""
     if sharing:
         path = os.path.join(sharing[0], "trace.json")
-        trace = prelude.read_json(path, {}) or {}
+        trace = prelude.trace_of(sharing[0])
         trace["created"] = [each for each in made if each not in trace.get("created", [])] + trace.get("created", [])
         prelude.write_json(path, trace)
 

@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
         size = headers.get("content-length", "0")
-        if not size.isdigit() or int(size) > MAX_BODY or "transfer-encoding" in headers:
+        if not size.isdecimal() or int(size) > MAX_BODY or "transfer-encoding" in headers:
             self.reply(413, {"error": {"message": "send a content-length of at most 64 MiB"}})
             self.transport.close()
             return

@@ -206,7 +206,7 @@ def _start_due(buckets: _Buckets, snapshot: Snapshot, now: float) -> list[Action
 
 
 def _retire_leaving(buckets: _Buckets, want: int) -> list[Action]:
-    """Those that do not serve go at once; of those that do, one at a time and only while enough others serve."""
+    """Those that have never served go at once; of those that do, one at a time and only while enough others serve."""
     actions: list[Action] = []
     ready = sum(replica.state is ReplicaState.READY for replica in buckets.staying)
     serving = sum(replica.state is ReplicaState.READY for replica, _ in buckets.leaving)
@@ -214,6 +214,8 @@ def _retire_leaving(buckets: _Buckets, want: int) -> list[Action]:
     for replica, reason in buckets.leaving:
         if replica.state is ReplicaState.LOST:
             continue  # Out of reach: it is stopped when the link is back.
+        if replica.state is ReplicaState.LOADING and replica.ready_at is not None:
+            continue  # It served until we lost sight of it: whether it still does is being asked, and soon known.
         if replica.state is not ReplicaState.READY:
             actions.append(Retire(replica=replica.id, reason=reason))
         elif not one_going and ready + serving - 1 >= want:

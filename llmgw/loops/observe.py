@@ -85,16 +85,23 @@ class Observe(Loop):
             try:
                 await self._look(node, probe=probe)
             except LlmgwError as exc:
-                # Unknown is not a fact: it is looked at again soon, and the failure is shown.
                 log.warning("%s could not be looked at: %s", node.id, exc)
-                self._list_due[node.id] = now + 5.0
-                if probe:
-                    self._probe_due[node.id] = now + 15.0
-                why, code = str(exc), exc.code
-                if code not in ("link_down", "link_lost") and self._told.get(node.id) != why:
-                    self._told[node.id] = why  # said once, however often it is met again
-                    await world.store.write(lambda tx: _look_failed(tx, node.id, why, code))
+                await self._failed(node.id, str(exc), exc.code, probe)
+            except Exception as exc:  # a bug of ours: as rare a try, and as visible, as what a node does wrong
+                log.exception("%s could not be looked at", node.id)
+                why = f"the control plane failed at what it says ({type(exc).__name__}); its log says more"
+                await self._failed(node.id, why, "bug", probe)
         world.touch()
+
+    async def _failed(self, node: str, why: str, code: str, probe: bool) -> None:
+        """Unknown is not a fact: it is looked at again soon, and the failure is shown."""
+        world, now = self._world, self._world.clock.monotonic()
+        self._list_due[node] = now + 5.0
+        if probe:
+            self._probe_due[node] = now + 15.0
+        if code not in ("link_down", "link_lost") and self._told.get(node) != why:
+            self._told[node] = why  # said once, however often it is met again
+            await world.store.write(lambda tx: _look_failed(tx, node, why, code))
 
     async def _look(self, node: Node, *, probe: bool) -> None:
         """What runs comes first: requests may be waiting for it, while a probe can take its time."""
@@ -116,8 +123,8 @@ class Observe(Loop):
         probe, document = await world.remote(node).probe(ports=ports)
         off = skew(probe.at, sent, world.clock.wall())
         relayed = world.link(node.id).data_path == "relay"
-        world.probes[node.id] = probe
         await world.store.write(lambda tx: _probed(tx, node.id, probe, document, off, relayed, ports))
+        world.probes[node.id] = probe
         world.hint("install", "reconcile")
 
     async def _listed(self, node: Node, listing: Listing, busy: set[str], asked: Marks) -> None:
@@ -219,10 +226,11 @@ def _alive(tx: Tx, verdict: adopt.Alive) -> None:
     intents.close_for(tx, now.id, "running")
     adopted = now.state in (S.LOST, S.STARTING, S.FAILED, S.PLACED)
     if adopted or now.lead.process != shards[0].process:
-        # Ready means an answer came back: at adoption too.
+        # Ready means an answer came back: at adoption too. That it had answered before is kept.
         process = shards[0].process
         assert process is not None
-        moved = move(tx, now.id, S.LOADING, f"adopted pid {process.pid}, port {shards[0].port}", ready_at=None)
+        since = now.ready_at if now.lead.process == process else None
+        moved = move(tx, now.id, S.LOADING, f"adopted pid {process.pid}, port {shards[0].port}", ready_at=since)
         if moved is not None:
             events.add(
                 tx,

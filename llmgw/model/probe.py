@@ -175,7 +175,8 @@ class Root(Report):
 
 class Owner(Report):
     controller_id: str
-    term: int
+    term: int = Field(ge=0, le=1 << 53)
+    """Counts how often a lease was taken: no node makes us jump beyond what can be counted on from."""
 
 
 class Probe(Report):

@@ -73,6 +73,7 @@ class Replica(Record):
     created_at: float = 0.0
     state_since: float = 0.0
     ready_at: float | None = None
+    """When this very process first answered; kept while it is out of sight and asked anew. None: it never has."""
     failures: int = 0
     """Failed attempts in a row; a stretch of being ready sets it back to 0."""
     next_try_at: float | None = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import secrets
 from collections.abc import Iterator, Mapping
@@ -23,9 +24,14 @@ MAX_REPLY = 8 << 20
 """Bytes a whole reply may have, noise included: 8 MiB."""
 MAX_NOISE = 4096
 MAX_DEPTH = 64
+MAX_INTEGER = (1 << 63) - 1
+"""What fits into a column of the state, and a whole number for every other reader of JSON but JavaScript."""
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
+_LARGE = re.compile(rb"[0-9]{19}|[eE][+]?[0-9]{3}")
+"""A number may be too large: looked for first, since a hook for each number would cost more than all the rest."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _HEAD = re.compile(rb"#([0-9a-f]{32}) (\d{1,8}) ([0-9a-f]{32})\n")
 
 
@@ -118,11 +124,19 @@ class FrameReader:
 
 
 def _decode(text: bytes) -> dict[str, Any]:
-    """JSON from a node: an object, no NaN, no duplicate keys, nothing deeper than MAX_DEPTH."""
-    if _depth(text) > MAX_DEPTH:
+    """JSON from a node: an object that can be stored, and told to anybody as JSON again.
+
+    No NaN, nothing infinite, no integer that a column does not hold, no duplicate keys, nothing deeper than MAX_DEPTH.
+    Half a surrogate pair, as Python writes a byte of a file name that is no UTF-8, becomes U+FFFD.
+    """
+    bare = _STRING.sub(b"", text)
+    if _depth(bare) > MAX_DEPTH:
         raise BadReply(f"a frame of the reply is nested deeper than {MAX_DEPTH}", code="damaged")
+    careful: dict[str, Any] = {"parse_int": _integer, "parse_float": _finite} if _LARGE.search(bare) else {}
     try:
-        frame = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_distinct)
+        frame = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_distinct, **careful)
+        if _SURROGATE.search(text):
+            frame = _whole(frame)
     except (ValueError, RecursionError) as exc:
         raise BadReply(f"a frame of the reply is no JSON: {exc}", code="damaged") from None
     if not isinstance(frame, dict):
@@ -130,15 +144,39 @@ def _decode(text: bytes) -> dict[str, Any]:
     return frame
 
 
-def _depth(text: bytes) -> int:
+def _depth(bare: bytes) -> int:
     deepest = depth = 0
-    for bracket in _BRACKET.finditer(_STRING.sub(b"", text)):
+    for bracket in _BRACKET.finditer(bare):
         if bracket[0] in (b"[", b"{"):
             depth += 1
             deepest = max(deepest, depth)
         else:
             depth -= 1
     return deepest
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20 or abs(int(text)) > MAX_INTEGER:
+        raise ValueError(f"{text[:24]} is too large a number")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:24]} is too large a number")
+    return number
+
+
+def _whole(value: Any) -> Any:
+    """The same without lone surrogates, which no UTF-8 can hold."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    if isinstance(value, dict):
+        return _distinct([(_whole(key), _whole(each)) for key, each in value.items()])
+    return value
 
 
 def _no_constant(name: str) -> Any:

@@ -244,6 +244,18 @@ def test_what_does_not_serve_leaves_a_draining_node_at_once() -> None:
         assert {type(action) for action in found} == {Place, Retire}, state
 
 
+def test_one_that_served_and_is_asked_anew_stays_on_a_draining_node_until_that_is_known() -> None:
+    """Adopted a moment ago, after a restart or a lost link: a drain that comes just then takes nothing that serves."""
+    nodes = (node("n1", drain=DrainState.DRAINING), node("n2"))
+    adopted = replica(M, "m-1", state=S.LOADING, ready_at=NOW - 100)
+    new = replica(M, "m-2", on="n2", state=S.LOADING)
+    assert [type(action) for action in decide(*nodes, models=(M,), replicas=(adopted,))] == [Place]
+    assert decide(*nodes, models=(M,), replicas=(adopted, new)) == []
+    serving = adopted.model_copy(update={"state": S.READY})
+    (gone,) = decide(*nodes, models=(M,), replicas=(serving, replica(M, "m-2", on="n2")))
+    assert (type(gone), gone.replica) == (Retire, "m-1")
+
+
 def test_a_lost_one_on_a_draining_node_is_replaced_and_stopped_when_it_is_back() -> None:
     nodes = (node("n1", drain=DrainState.DRAINING, link=LinkState.DOWN), node("n2"))
     lost = replica(M, "m-1", state=S.LOST, state_since=NOW)

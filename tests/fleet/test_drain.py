@@ -73,6 +73,29 @@ def test_drain_moves_replicas_without_a_failed_request(plane: Plane, machines, a
     )
 
 
+def test_a_drain_without_a_server_stops_nothing_before_its_replacement_is_ready(
+    plane: Plane, machines, add, tmp_path: Path
+):
+    """The command adopts what runs first, as a server that starts does; a drain that comes early takes nothing."""
+    plane.start()
+    add(plane, *machines)
+    plane.add_model(tmp_path, sim("echo", "--load-time", "1", replicas=2))
+    node = plane.ready("echo")[0]["shards"][0]["node"]
+    last = plane.events("replica.state")[-1]["id"]
+    plane.kill()
+    done = plane.llmgw("ctl", "drain", node, "--wait", "--timeout", "60")
+    assert f"{node} is drained" in done.stdout
+    plane.start()
+    assert node not in {one["shards"][0]["node"] for one in plane.ready("echo")}
+    later = [one for one in plane.events("replica.state") if one["id"] > last]
+    order = [(one["replica"], one["data"].get("state")) for one in later]
+    (leaving,) = {replica for replica, state in order if state == "draining"}
+    assert order.index((leaving, "ready")) < order.index((leaving, "draining"))
+    assert any(
+        state == "ready" and replica != leaving for replica, state in order[: order.index((leaving, "draining"))]
+    )
+
+
 def test_a_drain_survives_a_restart(plane: Plane, machines, add, tmp_path: Path):
     plane.start()
     add(plane, *machines[:2])

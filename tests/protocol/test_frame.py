@@ -166,3 +166,44 @@ def test_a_request_is_four_blocks() -> None:
 def test_tokens_are_random() -> None:
     assert len({new_token() for _ in range(1000)}) == 1000
     assert len(new_token()) == 32
+
+
+@pytest.mark.parametrize(
+    "number", ["1e999", "-1e400", "9223372036854775808", "-9223372036854775809", "1" * 5000, "9" * 400 + ".0"]
+)
+def test_a_number_that_nobody_can_store_or_tell_again_is_no_reply(number: str) -> None:
+    with pytest.raises(BadReply, match="too large a number"):
+        read(framed(b'{"at": [%s]}' % number.encode()))
+
+
+@pytest.mark.parametrize(
+    "number", ["9223372036854775807", "-9223372036854775807", "1e300", "1E+299", "0.12345678901234567890123"]
+)
+def test_large_numbers_that_fit_are_read(number: str) -> None:
+    assert read(framed(b'{"at": %s}' % number.encode()))[0] == [{"at": json.loads(number)}]
+
+
+def test_digits_in_a_text_are_no_number() -> None:
+    body = {"serial": "1" * 5000, "note": "1e999"}
+    assert read(framed(body))[0] == [body]
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        (r"\ud800 x", "\ufffd x"),
+        (r"caf\udce9", "caf\ufffd"),
+        (r"\ud83d\ude00", "\N{GRINNING FACE}"),
+        (r"\ude00\ud83d", "\ufffd\ufffd"),
+    ],
+)
+def test_half_a_surrogate_pair_becomes_a_mark(told: str, kept: str) -> None:
+    """A name that is no UTF-8 is told so by Python's own json; a hostile node tells it anywhere."""
+    (frame,) = read(framed(b'{"a": ["%s"], "%s": 1}' % (told.encode(), told.encode())))[0]
+    assert frame == {"a": [kept], kept: 1}
+    json.dumps(frame, ensure_ascii=False).encode()
+
+
+def test_keys_that_become_the_same_are_no_reply() -> None:
+    with pytest.raises(BadReply, match="twice"):
+        read(framed(rb'{"\ud800": 1, "\ud801": 2}'))

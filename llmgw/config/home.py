@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmgw.errors import DiskFull, Refused, UsageError
+from llmgw.config.files import LARGE, SMALL, expanded, plain, read_json
+from llmgw.errors import DiskFull, LlmgwError, Refused, UsageError
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "fuse.sshfs", "9p", "lustre", "beegfs", "gpfs"}
 )
+_ID = re.compile(r"[!-~]{1,64}")
+"""A cluster id is the comment of a key and an argument of commands: one printable word."""
+_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,14 @@ class Home:
     @property
     def config(self) -> Path:
         return self.path / "llmgw.yaml"
+
+    @property
+    def identity_file(self) -> Path:
+        return self.path / "identity.json"
+
+    @property
+    def key(self) -> Path:
+        return self.path / "id_ed25519"
 
     @property
     def database(self) -> Path:
@@ -73,6 +87,13 @@ class Home:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             info = self.path.stat()
+        except FileExistsError:
+            what = "it is a link that leads to no directory" if self.path.is_symlink() else "it is no directory"
+            raise Refused(
+                f"{self.path} cannot be made the control plane's home: {what}.",
+                fix="Set LLMGW_HOME to a directory of its own.",
+                code="home",
+            ) from None
         except OSError as exc:
             raise _from_os(exc, f"{self.path} cannot be made the control plane's home") from None
         if info.st_uid != os.geteuid():
@@ -95,30 +116,86 @@ class Home:
                 code="network_home",
             )
 
+        for strange in self.strangers():
+            raise strange
+
+    def strangers(self) -> Iterator[LlmgwError]:
+        """What lies in the home under a name of ours and is no file that could be it: nothing of it is ever opened.
+
+        A server that opens a FIFO hangs for ever, one that reads sixty gigabytes is killed.
+        """
+        restore = "put the right file back from a copy of the home."
+        anew = "the next start makes a new one."
+        state = "put a copy from backups/ in its place."
+        own = [
+            (self.lock, SMALL, anew),
+            (self.identity_file, SMALL, restore),
+            (self.key, SMALL, restore),
+            (self.key.with_suffix(".pub"), SMALL, anew),
+            (self.embedded_host_key, SMALL, anew),
+            (self.token, SMALL, anew),
+            (self.known_hosts, LARGE, restore),
+            (self.database, None, state),
+            *((self.database.with_name(f"{self.database.name}-{end}"), None, state) for end in ("wal", "shm")),
+        ]
+        for path, most, then in own:
+            try:
+                plain(path, most)
+            except FileNotFoundError:
+                continue
+            except Refused as exc:
+                fix = f"Run `mv {shlex.quote(str(path))} {shlex.quote(f'{path}.aside')}`; {then}"
+                yield Refused(exc.message, fix=fix, code=exc.code, path=path)
+            except OSError as exc:
+                yield _from_os(exc, f"{path} cannot be looked at")
+
     def identity(self) -> Identity:
         """Reads `identity.json`, makes it when it is missing."""
-        path = self.path / "identity.json"
         try:
-            body = json.loads(path.read_text())
-            return Identity(str(body["cluster_id"]), str(body["controller_id"]))
+            return self.known_identity()
         except FileNotFoundError:
             identity = Identity(uuid.uuid4().hex[:12], uuid.uuid4().hex)
-            write_private(path, json.dumps(identity.__dict__, indent=1) + "\n")
+            write_private(self.identity_file, json.dumps(identity.__dict__, indent=1) + "\n")
             return identity
+
+    def known_identity(self) -> Identity:
+        """What `identity.json` says. Raises FileNotFoundError, Refused, UsageError for a damaged one."""
+        path = self.identity_file
+        try:
+            body = read_json(path)
+            found = [body["cluster_id"], body["controller_id"]]
         except (ValueError, KeyError, TypeError):
+            found = []
+        except FileNotFoundError:
+            raise
+        except OSError as exc:
+            raise _from_os(exc, f"{path} cannot be read") from None
+        if len(found) != 2 or not all(isinstance(word, str) and _ID.fullmatch(word) for word in found):
             raise UsageError(
                 f"{path} is damaged.", fix="Restore it from a backup: nodes obey only the controller it names."
-            ) from None
+            )
+        return Identity(*found)
 
 
 def find_home(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Home:
-    """`LLMGW_HOME`, else `/var/lib/llmgw` for root and `~/.local/state/llmgw` for everybody else."""
+    """`LLMGW_HOME`, else `/var/lib/llmgw` for root and `~/.local/state/llmgw` for everybody else.
+
+    Raises UsageError for a name that leads to no path: `~nobody/x`, or a relative one in a directory that is gone.
+    """
     environ = os.environ if environ is None else environ
     if named := environ.get("LLMGW_HOME"):
-        return Home(Path(named).expanduser().absolute())
+        try:
+            return Home(expanded(named).absolute())
+        except UsageError as exc:
+            raise UsageError(f"LLMGW_HOME is {exc.message}", fix=exc.fix) from None
+        except OSError as exc:
+            raise UsageError(
+                f"LLMGW_HOME is {named}, and the current directory cannot be told: {exc.strerror}.",
+                fix="Write the whole path, or change to a directory that exists.",
+            ) from None
     if (os.geteuid() if uid is None else uid) == 0:
         return Home(Path("/var/lib/llmgw"))
-    return Home(Path("~/.local/state/llmgw").expanduser())
+    return Home(expanded("~/.local/state/llmgw"))
 
 
 def write_private(path: Path, text: str) -> None:
@@ -139,14 +216,15 @@ def write_private(path: Path, text: str) -> None:
 def file_system(path: Path) -> str | None:
     """The type of the file system `path` lies on, from /proc/self/mountinfo; None when it cannot be told."""
     try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")
     except OSError:
         return None
     best, kind = -1, None
     text = str(path.resolve())
-    for line in lines:
+    for line in filter(None, lines):
         left, _, right = line.partition(" - ")
-        mount = left.split()[4].encode().decode("unicode_escape")
+        # Only white space and the backslash are escaped there: whatever else a name holds stands as it is.
+        mount = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), left.split(" ")[4])
         inside = text == mount or text.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= best:
             best, kind = len(mount), right.split()[0]
@@ -157,7 +235,7 @@ def host_name() -> str:
     return socket.gethostname()
 
 
-def _from_os(exc: OSError, what: str) -> Exception:
+def _from_os(exc: OSError, what: str) -> DiskFull | Refused:
     if exc.errno in (28, 122):
         return DiskFull(f"{what}: no space left on the device.", fix="Free some space there and try again.")
     return Refused(f"{what}: {exc.strerror}.", fix="Check its owner and mode, or set LLMGW_HOME.", code="home")

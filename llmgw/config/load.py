@@ -3,42 +3,57 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
+import reprlib
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
+from llmgw.config import tree
+from llmgw.config.files import expanded, read_plain
 from llmgw.config.home import Home
 from llmgw.config.settings import Settings
-from llmgw.errors import ConfigError
+from llmgw.errors import ConfigError, Refused, UsageError
 
 R = TypeVar("R", bound=BaseModel)
 MAX_FILE = 1 << 20
+MOST = 20
+"""Complaints about one file."""
+LONGEST_KEY = 100
+LONGEST_MESSAGE = 300
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 80
 
 
 def load_settings(home: Home, path: str | None = None) -> Settings:
     """`LLMGW_CONFIG` or llmgw.yaml of the home; the defaults when neither is there. Raises ConfigError."""
     named = path or os.environ.get("LLMGW_CONFIG")
-    file = Path(named).expanduser() if named else home.config
-    if not named and not file.exists():
+    file = config_file(home, named)
+    if not named and not _there(file):
         return Settings()
     return load(file, Settings)
+
+
+def config_file(home: Home, named: str | None) -> Path:
+    """The file `named`, else llmgw.yaml of the home. Raises ConfigError for a name that cannot be resolved."""
+    try:
+        return expanded(named) if named else home.config
+    except UsageError as exc:
+        raise ConfigError(exc.message, fix=exc.fix) from None
 
 
 def load(path: Path, cls: type[R]) -> R:
     """The one document of `path` as a `cls`. Raises ConfigError."""
     try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{path} cannot be read: it is no plain file.", fix="Name a YAML file.")
-        data = path.read_bytes()
+        data = read_plain(path, MAX_FILE)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist.", fix="Check the name.") from None
+    except Refused as exc:
+        raise ConfigError(exc.message, fix="Name a YAML file.") from None
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}.", fix="Check its owner and mode.") from None
-    if len(data) > MAX_FILE:
-        raise ConfigError(f"{path} is larger than 1 MiB; that is no configuration.")
     try:
         return parse(data.decode("utf-8"), cls, str(path))
     except UnicodeDecodeError:
@@ -47,17 +62,7 @@ def load(path: Path, cls: type[R]) -> R:
 
 def parse(text: str, cls: type[R], name: str) -> R:
     """`text` as a `cls`; `name` is what messages call it. Raises ConfigError with one line a complaint."""
-    try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as exc:
-        mark = getattr(exc, "problem_mark", None)
-        where = f"{name}:{mark.line + 1}" if mark else name
-        raise ConfigError(f"{where}: not YAML: {getattr(exc, 'problem', exc)}.") from None
-    except RecursionError:
-        raise ConfigError(f"{name}: nested too deeply; that is no configuration.") from None
-    if tree is not None and (twice := _twice(tree)) is not None:
-        raise ConfigError(f"{name}:{twice[1]}: {twice[0]}: stands here for the second time.", fix="Keep one of them.")
+    value, node = tree.read(text, name)
     if value is None:
         value = {}
     if not isinstance(value, dict):
@@ -65,60 +70,48 @@ def parse(text: str, cls: type[R], name: str) -> R:
     try:
         return cls.model_validate(value)
     except ValidationError as exc:
-        complaints = [_complaint(error, tree, cls, name) for error in exc.errors(include_url=False)]
+        errors = exc.errors(include_url=False)
+        complaints = [_complaint(error, node, cls, name) for error in errors[:MOST]]
+        if len(errors) > MOST:
+            complaints.append(f"{name}: and {len(errors) - MOST} complaints more.")
         raise ConfigError("\n".join(complaints)) from None
+    except (RecursionError, ArithmeticError) as exc:
+        raise ConfigError(f"{name}: it cannot be read: {type(exc).__name__}: {exc}.") from None
 
 
-def _twice(tree: Any) -> tuple[str, int] | None:
-    """A key that stands twice in one mapping, with its line: YAML keeps the last in silence."""
-    if isinstance(tree, yaml.MappingNode):
-        seen = set()
-        for key, value in tree.value:
-            if key.value in seen:
-                return str(key.value), key.start_mark.line + 1
-            seen.add(key.value)
-            if (found := _twice(value)) is not None:
-                return found
-    elif isinstance(tree, yaml.SequenceNode):
-        for value in tree.value:
-            if (found := _twice(value)) is not None:
-                return found
-    return None
+def _there(path: Path) -> bool:
+    """Whether there is something of that name: a link that leads nowhere is, and no reason to take the defaults."""
+    try:
+        path.lstat()
+    except OSError as exc:
+        if exc.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False  # about a home that is none the home itself complains
+        raise ConfigError(f"{path} cannot be read: {exc.strerror}.", fix="Check its owner and mode.") from None
+    return True
 
 
-def _complaint(error: Any, tree: Any, cls: type[BaseModel], name: str) -> str:
+def _complaint(error: Any, node: Any, cls: type[BaseModel], name: str) -> str:
     path = tuple(part for part in error["loc"] if part != "[key]")
-    key = ".".join(str(part) for part in path)
-    line = _line(tree, path)
+    key = ".".join(f"{part!s:.{LONGEST_KEY}}" for part in path)
+    line = tree.line_of(node, path)
     where = f"{name}:{line}" if line else name
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(path[-1]), _fields(cls, path[:-1]), n=1)
+        near = difflib.get_close_matches(f"{path[-1]!s:.{LONGEST_KEY}}", _fields(cls, path[:-1]), n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         return f"{where}: {key}: unknown key.{hint}"
     if error["type"] == "missing":
         return f"{where}: {key}: is missing."
-    message = str(error["msg"]).removeprefix("Value error, ")
-    given = "" if error["type"] == "value_error" else f" (found {error['input']!r:.80})"
+    message = str(error["msg"]).removeprefix("Value error, ")[:LONGEST_MESSAGE]
+    given = "" if error["type"] == "value_error" else f" (found {_shown(error['input'])})"
     return f"{where}: {key + ': ' if key else ''}{message}{given}."
 
 
-def _line(tree: Any, path: tuple[Any, ...]) -> int | None:
-    """The line, from 1, of the deepest part of `path` that is there."""
-    line = None
-    node = tree
-    for part in path:
-        found = None
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key.value == str(part):
-                    line, found = key.start_mark.line + 1, value
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            found = node.value[part]
-            line = found.start_mark.line + 1
-        if found is None:
-            break
-        node = found
-    return line
+def _shown(value: Any) -> str:
+    """What was written, in few characters: aliases may make it very large, and Python prints no long numbers."""
+    try:
+        return f"{_SHORT.repr(value):.80}"
+    except ValueError:
+        return type(value).__name__
 
 
 def _fields(cls: type[BaseModel], path: tuple[Any, ...]) -> list[str]:

@@ -6,13 +6,16 @@ import ipaddress
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from llmgw.config.files import expanded
+from llmgw.errors import UsageError
 from llmgw.model.base import Record
 from llmgw.model.catalog import Seconds
 from llmgw.model.node import ENGINE_PORTS
 
-_SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)?")
+_SIZE = re.compile(r"([0-9]{1,20})\s*(B|KiB|MiB|GiB)?")
+_PORT = re.compile(r"[0-9]{1,5}")
 _UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 LLAMACPP_WHEEL = "pypi:xllamacpp==2026.10.11549"
@@ -34,18 +37,33 @@ Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
 def parse_listen(value: str) -> tuple[str, int]:
     """`HOST:PORT`, `[v6]:PORT` or `:PORT` (every address) → host and port. Port 0 means a free one."""
     host, colon, port = value.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not _PORT.fullmatch(port) or int(port) > 65535:
         raise ValueError(f"{value!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:8080")
     host = host.strip("[]") or "0.0.0.0"
     return host, int(port)
 
 
-def _listen(value: str) -> str:
-    parse_listen(value)
+def _listen(value: Any) -> Any:
+    """A port alone is a number in YAML, and gets the same answer as any other word that is no address."""
+    if isinstance(value, (str, int)):
+        parse_listen(str(value))
+        return str(value)
     return value
 
 
-Listen = Annotated[str, BeforeValidator(lambda value: _listen(str(value)))]
+Listen = Annotated[str, BeforeValidator(_listen)]
+
+
+def _path(value: str) -> str:
+    try:
+        expanded(value)
+    except UsageError as exc:
+        raise ValueError(exc.message.rstrip(".")) from None
+    return value
+
+
+LocalPath = Annotated[str, AfterValidator(_path)]
+"""A path of this machine as it was written: `~` is kept, but has to be somebody's home."""
 
 
 def is_loopback(listen: str) -> bool:
@@ -70,8 +88,8 @@ class EngineVersions(Record):
 
 class SshSettings(Record):
     user: str | None = None
-    identities: tuple[str, ...] = ()
-    config: str | None = "~/.ssh/config"
+    identities: tuple[LocalPath, ...] = ()
+    config: LocalPath | None = "~/.ssh/config"
     connect_timeout: Seconds = 10.0
     keepalive: Seconds = 10.0
     handshakes: int = Field(default=30, ge=1, le=1000)
@@ -93,13 +111,13 @@ class GatewaySettings(Record):
 
 
 class TlsSettings(Record):
-    cert: str
-    key: str
-    client_ca: str | None = None
+    cert: LocalPath
+    key: LocalPath
+    client_ca: LocalPath | None = None
 
 
 class MirrorSettings(Record):
-    dir: str | None = None
+    dir: LocalPath | None = None
 
 
 class Settings(Record):
@@ -118,7 +136,7 @@ class Settings(Record):
     def _ports(cls, value: Any) -> Any:
         if isinstance(value, str):
             low, dash, high = value.partition("-")
-            if not (dash and low.strip().isdigit() and high.strip().isdigit()):
+            if not (dash and _PORT.fullmatch(low.strip()) and _PORT.fullmatch(high.strip())):
                 raise ValueError(f"{value!r} is not a range of ports: write 41000-41999")
             return int(low), int(high)
         return value

@@ -21,6 +21,20 @@ def test_where_it_is() -> None:
     assert find_home({"LLMGW_HOME": ""}, uid=0).path == Path("/var/lib/llmgw")
 
 
+@pytest.mark.parametrize("name", ["~nosuchuser/x", "~nosuchuser"])
+def test_the_home_of_a_user_that_nobody_knows(name: str) -> None:
+    with pytest.raises(UsageError, match=r"LLMGW_HOME is ~nosuchuser.*no home directory"):
+        find_home({"LLMGW_HOME": name})
+
+
+def test_a_relative_one_in_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UsageError, match="LLMGW_HOME is rel, and the current directory cannot be told"):
+        find_home({"LLMGW_HOME": "rel"})
+
+
 def test_it_is_made_private(tmp_path: Path) -> None:
     home = Home(tmp_path / "a" / "b")
     home.ensure()
@@ -79,6 +93,69 @@ def test_a_file_where_the_home_should_be(tmp_path: Path) -> None:
         Home(tmp_path / "file" / "below").ensure()
 
 
+@pytest.mark.parametrize("target", ["circle", "nowhere"])
+def test_a_link_to_nowhere_where_the_home_should_be(tmp_path: Path, target: str) -> None:
+    (tmp_path / "circle").symlink_to(target)
+    with pytest.raises(Refused, match="it is a link that leads to no directory") as caught:
+        Home(tmp_path / "circle").ensure()
+    assert "LLMGW_HOME" in caught.value.fix
+    assert os.listdir(tmp_path) == ["circle"]
+
+
+OWN = [
+    "state.lock",
+    "identity.json",
+    "id_ed25519",
+    "id_ed25519.pub",
+    "embedded_host_key",
+    "admin.token",
+    "known_hosts",
+    "state.db",
+    "state.db-wal",
+    "state.db-shm",
+]
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("kind", ["FIFO", "directory", "link that leads nowhere"])
+def test_what_is_no_file_is_refused_before_anything_opens_it(tmp_path: Path, name: str, kind: str) -> None:
+    """Whoever opens a FIFO waits in the kernel for ever; whoever takes a link to nowhere for a missing file
+    replaces it."""
+    path = tmp_path / name
+    match kind:
+        case "FIFO":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case _:
+            path.symlink_to("nowhere")
+    with pytest.raises(Refused, match=f"{path} cannot be read: it is no plain file but a {kind}") as caught:
+        Home(tmp_path).ensure()
+    assert f"`mv {path} {path}.aside`" in caught.value.fix
+    assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if not name.startswith("state.db")])
+def test_what_is_far_too_large_is_refused_before_anything_reads_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, 60 << 30)
+    with pytest.raises(Refused, match=f"{tmp_path / name} is larger than"):
+        Home(tmp_path).ensure()
+
+
+def test_mount_points_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "1 0 0:1 / / rw - ext4 /dev/x rw",
+        f"2 1 0:2 / {tmp_path}/a\\040b rw - xfs /dev/y rw",
+        f"3 1 0:3 / {tmp_path}/\xe4\xff rw - nfs4 z rw",
+    ]
+    text = "\n".join(lines).encode("latin-1")
+    monkeypatch.setattr(home_module.Path, "read_bytes", lambda path: text)
+    assert file_system(tmp_path / "a b" / "c") == "xfs"
+    assert file_system(Path(os.fsdecode(bytes(tmp_path) + b"/\xe4\xff/c"))) == "nfs4"
+    assert file_system(tmp_path) == "ext4"
+
+
 def test_the_identity_is_made_once_and_stays(tmp_path: Path) -> None:
     home = Home(tmp_path)
     first = home.identity()
@@ -89,7 +166,22 @@ def test_the_identity_is_made_once_and_stays(tmp_path: Path) -> None:
     assert home.identity() != first
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"cluster_id": "x"}', '"x"', "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"cluster_id": "x"}',
+        '"x"',
+        "\x00",
+        "[" * 60_000,
+        '{"cluster_id": "", "controller_id": ""}',
+        '{"cluster_id": ["c"], "controller_id": 5}',
+        '{"cluster_id": "two words", "controller_id": "x"}',
+    ],
+)
 def test_a_damaged_identity_is_never_replaced_in_silence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "identity.json"
     path.write_text(text)

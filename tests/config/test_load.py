@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -155,8 +156,11 @@ def test_no_file_is_the_defaults_and_a_named_one_must_be_there(tmp_path: Path, m
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be read: it is no plain file"):
+    with pytest.raises(ConfigError, match=r"cannot be read: it is no plain file but a directory"):
         load(tmp_path, Settings)
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ConfigError, match=r"cannot be read: it is no plain file but a FIFO"):
+        load(tmp_path / "fifo", Settings)
     binary = tmp_path / "b.yaml"
     binary.write_bytes(b"listen: \xff\xfe")
     with pytest.raises(ConfigError, match="is not UTF-8 text"):
@@ -165,6 +169,33 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     huge.write_bytes(b"# " + b"x" * (1 << 20))
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
         load(huge, Settings)
+
+
+def test_a_sparse_file_is_not_read(tmp_path: Path) -> None:
+    huge = tmp_path / "h.yaml"
+    huge.touch()
+    os.truncate(huge, 60 << 30)
+    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+        load(huge, Settings)
+
+
+def test_a_link_to_nowhere_is_not_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk that holds the configuration may not be mounted yet."""
+    monkeypatch.delenv("LLMGW_CONFIG", raising=False)
+    home = Home(tmp_path)
+    home.config.symlink_to("/nowhere/llmgw.yaml")
+    with pytest.raises(ConfigError, match="a link that leads nowhere"):
+        load_settings(home)
+    assert load_settings(Home(tmp_path / "none")) == Settings()
+    (tmp_path / "circle").symlink_to("circle")
+    assert load_settings(Home(tmp_path / "circle")) == Settings(), "the home itself is complained about"
+
+
+def test_names_of_unknown_users(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no home directory of that user"):
+        load_settings(Home(tmp_path), "~nosuchuser/x.yaml")
+    for option in ("mirror: {dir: X}", "ssh: {config: X}", "ssh: {identities: [X]}", "tls: {cert: X, key: b}"):
+        assert complaint(option.replace("X", "~nosuchuser/x")).startswith("x.yaml:1: ")
 
 
 def test_a_key_that_stands_twice_is_a_complaint() -> None:

@@ -53,15 +53,15 @@ def read_plain(path: Path, most: int = SMALL) -> bytes:
     """
     if _is_null(path):
         return b""
-    plain(path, most)
-    # It may have been replaced since: without O_NONBLOCK a FIFO would be waited for here after all.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        _judge(path, os.fstat(descriptor), most)
-        data = file.read(most + 1)
+    data = _read(path, most, most + 1)
     if len(data) > most:  # it grew
         raise _too_large(path, most)
     return data
+
+
+def read_start(path: Path, count: int) -> bytes:
+    """The first `count` bytes of a plain file of any size. Raises as `plain`."""
+    return _read(path, None, count)
 
 
 def read_json(path: Path, most: int = SMALL) -> Any:
@@ -85,6 +85,19 @@ def expanded(name: str) -> Path:
 def size(count: int) -> str:
     """`64 KiB`, `16 MiB`, as limits are told."""
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
+
+
+def _read(path: Path, most: int | None, count: int) -> bytes:
+    plain(path, most)
+    # It may have been replaced since: without O_NONBLOCK a FIFO would be waited for here after all.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        _judge(path, os.fstat(descriptor), most)
+        parts = []
+        while count > 0 and (part := file.read(count)):
+            parts.append(part)
+            count -= len(part)
+    return b"".join(parts)
 
 
 def _is_null(path: Path) -> bool:

@@ -20,7 +20,9 @@ from sqlite_utils import Database as Database
 from llmgw.clock import Clock
 from llmgw.errors import DiskFull, LlmgwError, Refused
 from llmgw.model.event import Event
-from llmgw.store import migrate
+from llmgw.store import disk, lost, migrate
+from llmgw.store.failures import damaged, translate
+from llmgw.store.place import Place
 
 T = TypeVar("T")
 
@@ -45,14 +47,15 @@ class Store:
         self._listeners: list[Callable[[list[Event]], None]] = []
         self._write_db: Database | None = None
         self._read_db: Database | None = None
+        self._place = Place(path)
         self.full: bool = False
         """The last write failed for lack of space: the state is read-only, routing goes on from memory."""
 
     async def open(self) -> None:
-        """Opens and migrates. Raises Refused for a damaged database or one of a newer version, DiskFull."""
+        """Opens and migrates. Raises Refused for a database that is damaged, lost or of a newer version, DiskFull."""
         loop = asyncio.get_running_loop()
         self._write_db = await loop.run_in_executor(self._writer, self._open_writer)
-        self._read_db = await loop.run_in_executor(self._reader, lambda: open_read_only(self.path))
+        self._read_db = await loop.run_in_executor(self._reader, self._open_reader)
 
     def on_events(self, listener: Callable[[list[Event]], None]) -> None:
         """`listener` gets the committed events of each transaction, in order, on the event loop's thread."""
@@ -81,30 +84,71 @@ class Store:
 
     async def close(self) -> None:
         loop = asyncio.get_running_loop()
+        if self._write_db is not None:
+            await loop.run_in_executor(self._writer, self._leave, self._write_db)
         for pool, db in ((self._reader, self._read_db), (self._writer, self._write_db)):
             if db is not None:
                 await loop.run_in_executor(pool, db.conn.close)
             pool.shutdown(wait=False)
+        self._place.forget()
+
+    def _leave(self, db: Database) -> None:
+        """The last chance to keep what was written into a file that has no name any more."""
+        with contextlib.suppress(LlmgwError):
+            self._place.check(db, self._clock.wall())
 
     def _open_writer(self) -> Database:
+        disk.kinds(self.path)
+        judged = self._refuse_lost()
+        db = None
         try:
             db = connect(self.path)
             found = db.conn.execute("PRAGMA quick_check(1)").fetchone()[0]
             if found != "ok":
-                raise _damaged(found, self.path)
+                raise damaged(found, self.path)
+            if not judged:
+                self._refuse_lost()
             mode = db.conn.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise Refused(f"{self.path} cannot use a write-ahead log here (journal mode {mode}).", code="no_wal")
             db.conn.execute("PRAGMA synchronous=FULL")
             migrate.apply(db)
+            self.path.chmod(0o600)
+        except BaseException as exc:
+            if db is not None:
+                db.conn.close()
+            if isinstance(exc, sqlite3.DatabaseError):
+                raise translate(exc, self.path) from None
+            raise
+        self._place.remember()
+        return db
+
+    def _open_reader(self) -> Database:
+        try:
+            db = open_read_only(self.path)
+            db.conn.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only a read opens the log, by its name
         except sqlite3.DatabaseError as exc:
             raise translate(exc, self.path) from None
-        self.path.chmod(0o600)
         return db
+
+    def _refuse_lost(self) -> bool:
+        """Raises Refused before anything is made in the place of a state that was there. False where that cannot be
+        told yet: a log without its index has to be merged first."""
+        try:
+            loss = lost.found(self.path)
+        except LlmgwError as exc:
+            if exc.code in ("damaged_state", "lost_state"):
+                raise
+            disk.check(self.path)
+            return False
+        if loss is not None:
+            raise loss.error()
+        return True
 
     def _transact(self, work: Callable[[Tx], T]) -> tuple[T, list[Event]]:
         assert self._write_db is not None
         conn = self._write_db.conn
+        self._place.check(self._write_db, self._clock.wall())
         try:
             conn.execute("BEGIN IMMEDIATE")
             tx = Tx(self._write_db, self._clock.wall())
@@ -138,7 +182,9 @@ def open_read_only(path: Path) -> Database:
     """For commands that only look while somebody else may be writing. Raises FileNotFoundError when there is none."""
     if not path.exists():
         raise FileNotFoundError(path)
-    conn = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+    disk.check(path)
+    name = f"{path.absolute().as_uri()}?mode=ro"
+    conn = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
     conn.execute("PRAGMA query_only=ON")
     return Database(conn, execute_plugins=False)
 
@@ -150,25 +196,3 @@ def reading(path: Path) -> Iterator[Database]:
         yield db
     finally:
         db.conn.close()
-
-
-def translate(exc: sqlite3.DatabaseError, path: Path) -> LlmgwError:
-    """What SQLite said, as an error with what to do."""
-    text = str(exc)
-    if isinstance(exc, sqlite3.OperationalError) and ("full" in text or "disk I/O" in text):
-        return DiskFull(
-            f"{path} could not be written: the disk is full.",
-            fix="Free some space there; serving goes on meanwhile, changes are refused.",
-        )
-    if "malformed" in text or "not a database" in text or "file is encrypted" in text:
-        return _damaged(text, path)
-    return LlmgwError(f"{path}: {text}.", code="store")
-
-
-def _damaged(found: str, path: Path) -> Refused:
-    return Refused(
-        f"{path} is damaged: {found}.",
-        fix=f"Nothing was changed. Restore a copy from {path.parent / 'backups'}, or move the file away and run "
-        "`llmgw node add` for your nodes again: running engines are left alone.",
-        code="damaged_state",
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -15,9 +16,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmgw.config.files import plain, read_json
 from llmgw.config.home import host_name
 from llmgw.errors import DiskFull, Refused
 from llmgw.store.db import Tx
+
+_HOW = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LAST_PID = 1 << 22
+"""PID_MAX_LIMIT of proc(5)."""
+_LATEST = float(1 << 35)
+"""Unix seconds of the year 3058: localtime(3) knows no end, Python does."""
+_LONGEST = 100
 
 
 class Lease:
@@ -49,10 +58,11 @@ class Holder:
 
 
 def holder(path: Path) -> Holder | None:
-    """Who holds the lease; None when it is free."""
+    """Who holds the lease; None when it is free, or when what bears its name is none."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        plain(path)
+        descriptor = os.open(path, _HOW)
+    except (OSError, Refused):
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,12 +81,15 @@ def recorded(path: Path) -> Holder | None:
 
 async def acquire(path: Path, *, purpose: str, wait: float = 0.0) -> Lease:
     """Takes the lease, waiting at most `wait` seconds. Raises Refused (code `lease_held`) naming who holds it."""
+    with contextlib.suppress(FileNotFoundError):
+        plain(path)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, _HOW | os.O_CREAT, 0o600)
     except OSError as exc:
-        if exc.errno == 28:
+        if exc.errno == errno.ENOSPC:
             raise DiskFull(f"{path} cannot be created: no space left.", fix="Free some space there.") from None
-        raise Refused(f"{path} cannot be opened: {exc.strerror}.", code="lease") from None
+        what = "it is a link" if exc.errno == errno.ELOOP else exc.strerror
+        raise Refused(f"{path} cannot be opened: {what}.", fix="Check its owner and mode.", code="lease") from None
     end = time.monotonic() + wait
     while True:
         try:
@@ -91,9 +104,14 @@ async def acquire(path: Path, *, purpose: str, wait: float = 0.0) -> Lease:
                     code="lease_held",
                 ) from None
             await asyncio.sleep(0.1)
+        except OSError as exc:
+            os.close(descriptor)
+            raise Refused(
+                f"{path} cannot be locked: {exc.strerror}.", fix="Set LLMGW_HOME to a local disk.", code="lease"
+            ) from None
     body = {"pid": os.getpid(), "host": host_name(), "since": time.time(), "purpose": purpose}
-    os.ftruncate(descriptor, 0)
     with contextlib.suppress(OSError):  # The lock is what counts; on a full disk only the holder's name is lost.
+        os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(body).encode(), 0)
     return Lease(descriptor)
 
@@ -120,8 +138,13 @@ def set_term(tx: Tx, controller: str, term: int) -> int:
 
 
 def _who(path: Path) -> Holder:
+    """Nobody by name for whatever the file holds instead: it is read by whoever is turned away."""
     try:
-        body = json.loads(path.read_text())
-        return Holder(int(body["pid"]), str(body["host"]), float(body["since"]), str(body["purpose"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        body = read_json(path)
+        since = float(body["since"])
+        pid = body["pid"]
+        if type(pid) is not int or not 0 < pid <= _LAST_PID or not 0 <= since < _LATEST:
+            return Holder()
+        return Holder(pid, f"{body['host']!s:.{_LONGEST}}", since, f"{body['purpose']!s:.{_LONGEST}}")
+    except (OSError, Refused, ValueError, ArithmeticError, LookupError, TypeError):
         return Holder()

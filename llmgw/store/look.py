@@ -1,7 +1,8 @@
 """A look at the database that leaves no trace: not even the files of its log are made, as any other reader makes them.
 
 A log that is there is read with its index as it stands (`readonly_shm`); without a log the file alone is the whole
-state, and `immutable` keeps SQLite from making one. Tried with SQLite 3.40: `mode=ro` by itself leaves both behind.
+state, and `immutable` keeps SQLite from making one. Tried with SQLite 3.40: `mode=ro` by itself leaves both behind, and
+removes the log of an empty file. What SQLite must not be let at is refused by `disk.check` before.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from llmgw.errors import Refused
-from llmgw.store import migrate
-from llmgw.store.db import translate
+from llmgw.store import disk, migrate
+from llmgw.store.failures import translate
 
 OLDEST_SQLITE = (3, 24, 0)
 """`ON CONFLICT … DO UPDATE` came with it: https://www.sqlite.org/lang_upsert.html#history"""
@@ -25,6 +26,8 @@ OLDEST_SQLITE = (3, 24, 0)
 class Summary:
     """What is remembered, in numbers. None: this version of the schema does not say."""
 
+    applied: tuple[str, ...]
+    """Migrations that were applied, known or not. None: nothing was ever kept in it."""
     unknown: tuple[str, ...]
     """Migrations that this code has never heard of."""
     pending: tuple[str, ...]
@@ -40,11 +43,12 @@ class Summary:
 
 
 def summary(path: Path) -> Summary:
-    """Raises FileNotFoundError, Refused (`damaged_state`, or `unmerged_log` for a log without its index)."""
+    """Raises FileNotFoundError, Refused as `disk.check` (and `unmerged_log` for a log without its index)."""
     with _untouched(path) as conn:
         applied = {row[0] for row in _ask(conn, "SELECT name FROM _sqlite_migrations WHERE migration_set = 'llmgw'")}
         known = [script.stem for script in migrate.files()]
         return Summary(
+            applied=tuple(sorted(applied)),
             unknown=tuple(sorted(applied - set(known))),
             pending=tuple(name for name in known if name not in applied),
             controller=_one(conn, "SELECT controller FROM lease"),
@@ -72,7 +76,7 @@ def complaint(path: Path) -> str | None:
 
 
 def _marks(path: Path) -> list[tuple[int, int] | None]:
-    found = [each.stat() if each.exists() else None for each in (path, path.with_name(f"{path.name}-wal"))]
+    found = [each.stat() if each.exists() else None for each in (path, disk.beside(path, "wal"))]
     return [(each.st_mtime_ns, each.st_size) if each else None for each in found]
 
 
@@ -95,13 +99,14 @@ def _complaint(path: Path) -> str | None:
 def _untouched(path: Path) -> Iterator[sqlite3.Connection]:
     if not path.exists():
         raise FileNotFoundError(path)
-    log, index = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))
+    disk.check(path)
     how = "mode=ro&immutable=1"
-    if log.exists() and log.stat().st_size:
+    if disk.log(path) is disk.Log.SOUND:
         how = "mode=ro&readonly_shm=1"
-        if not index.exists():
+        if not disk.beside(path, "shm").exists():
+            name = disk.beside(path, "wal").name
             raise Refused(
-                f"{path} has a log ({log.name}) without its index: it cannot be read without being written.",
+                f"{path} has a log ({name}) without its index: it cannot be read without being written.",
                 fix="The next start merges the log.",
                 code="unmerged_log",
             )

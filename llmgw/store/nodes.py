@@ -21,10 +21,10 @@ def get(db: Database, node: str) -> Node | None:
     return next(iter(records(Node, db, "SELECT * FROM nodes WHERE id = ?", node)), None)
 
 
-def clones(db: Database, machine_id: str, boot_id: str) -> list[str]:
-    """Ids of the nodes that have this machine id and are another machine: an image was cloned."""
-    sql = "SELECT id FROM nodes WHERE machine_id = ? AND boot_id IS NOT ? ORDER BY id"
-    return [row["id"] for row in db.query(sql, [machine_id, boot_id])]
+def alike(db: Database, machine_id: str) -> list[tuple[str, str | None]]:
+    """(id, boot id) of the nodes that have this machine id: one machine twice, or clones of one image."""
+    sql = "SELECT id, boot_id FROM nodes WHERE machine_id = ? ORDER BY id"
+    return [(row["id"], row["boot_id"]) for row in db.query(sql, [machine_id])]
 
 
 def put(tx: Tx, node: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -37,3 +38,8 @@ def integrity(path: Path) -> str:
         return str(conn.execute("PRAGMA integrity_check").fetchone()[0])
     finally:
         conn.close()
+
+
+def run(command: str) -> None:
+    """What an error tells to do, done."""
+    subprocess.run(["sh", "-ec", command], check=True)

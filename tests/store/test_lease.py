@@ -84,12 +84,52 @@ async def test_a_second_one_in_the_same_process_is_refused_too(lock: Path) -> No
     held.release()
 
 
+NONSENSE = (
+    b"",
+    b"\xff\xfe",
+    b"[]",
+    b'{"pid": 1}',
+    b'{"pid":1,"host":"h","since":"x","purpose":"p"}',
+    b"[" * 60_000,
+    b"5" * 5000,
+    b'{"pid":1e400,"host":"h","since":1,"purpose":"p"}',
+    b'{"pid":true,"host":"h","since":1,"purpose":"p"}',
+    b'{"pid":-1,"host":"h","since":1,"purpose":"p"}',
+    b'{"pid":1,"host":"h","since":1e300,"purpose":"p"}',
+    b'{"pid":1,"host":"h","since":NaN,"purpose":"p"}',
+    b'{"pid":1,"host":"h","since":-1e300,"purpose":"p"}',
+    b" " * (1 << 20),
+)
+
+
 async def test_a_lock_file_full_of_nonsense_still_holds(lock: Path) -> None:
     held = await lease.acquire(lock, purpose="first")
-    for nonsense in (b"", b"\xff\xfe", b"[]", b'{"pid": 1}', b'{"pid":1,"host":"h","since":"x","purpose":"p"}'):
+    for nonsense in NONSENSE:
         lock.write_bytes(nonsense)
         assert str(lease.holder(lock)) == "another process"
     held.release()
+
+
+def test_what_a_lock_file_says_is_cut_to_a_length_for_people(lock: Path) -> None:
+    lock.write_text('{"pid":1,"host":"' + "h" * 5000 + '","since":1e10,"purpose":"' + "p" * 5000 + '"}')
+    assert len(str(lease.recorded(lock))) < 300
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "directory", "link"])
+async def test_what_is_no_file_is_no_lease(lock: Path, kind: str) -> None:
+    match kind:
+        case "FIFO":
+            os.mkfifo(lock)
+        case "directory":
+            lock.mkdir()
+        case _:
+            lock.with_name("real").touch()
+            lock.symlink_to("real")
+    with pytest.raises(Refused, match=str(lock)) as caught:
+        await lease.acquire(lock, purpose="x")
+    assert caught.value.fix
+    assert f"is a {kind}" in caught.value.message or f"but a {kind}" in caught.value.message
+    assert lease.holder(lock) is None
 
 
 def test_nobody_holds_what_is_not_there(lock: Path) -> None:

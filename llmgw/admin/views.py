@@ -1,20 +1,40 @@
-"""Rows for tables, made from a snapshot. The dashboard shows the same ones.
+"""Rows for tables, made from a snapshot or a list, and how each table gives way. The dashboard shows the same ones.
 
 Ages are counted to `snapshot.at`: the clock is the control plane's, also when another machine looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llmgw.admin.text import age, size
+from llmgw.admin.fit import Layout
+from llmgw.admin.text import age, clock, size
+from llmgw.model.event import Audit
 from llmgw.model.node import DrainState, Node
 from llmgw.model.replica import Replica
-from llmgw.model.requests import NodeDetail
+from llmgw.model.requests import KeyList, NodeDetail
 from llmgw.model.snapshot import Snapshot
 
 Rows = tuple[list[str], list[list[object]]]
+
+NODES = Layout(
+    prose="PROBLEMS",
+    spare=("ADDRESS", "ENGINES", "GPUS"),
+    scarce=("MEMORY FREE", "REPLICAS", "LINK", "PROBLEMS"),
+)
+REPLICAS = Layout(
+    prose="REASON",
+    spare=("PID", "ATTEMPT", "ENGINE", "MODEL", "SERVED"),  # the model is where a replica's name begins
+    scarce=("IN FLIGHT", "AGE", "REASON", "NODE"),
+)
+MODELS = Layout(prose="REASON", spare=("SOURCE", "CONTEXT", "TASK"), scarce=("REASON", "READY"))
+AUDIT = Layout(prose="OUTCOME", scarce=("EXIT", "TOOK", "TIME"))
+KEYS = Layout(
+    prose="MODELS",
+    spare=("AGE", "BEGINS WITH"),
+    scarce=("TOKENS OUT", "TOKENS IN", "MODELS", "REQUESTS"),
+)
 
 
 def node_rows(snapshot: Snapshot) -> Rows:
@@ -38,7 +58,7 @@ def node_rows(snapshot: Snapshot) -> Rows:
                 gpus,
                 ", ".join(engines) or "–",
                 node.address,
-                problems or node.link_error or "",
+                node.quarantined or problems or node.link_error or "",
             ]
         )
     return columns, rows
@@ -108,6 +128,34 @@ def model_rows(snapshot: Snapshot) -> Rows:
     return columns, rows
 
 
+def audit_rows(records: Iterable[Audit]) -> Rows:
+    columns = ["TIME", "NODE", "COMMAND", "EXIT", "OUTCOME", "TOOK"]
+    return columns, [
+        [clock(one.at), one.node, one.command, one.exit_status, one.outcome, f"{one.seconds:.2f} s"] for one in records
+    ]
+
+
+def key_rows(found: KeyList) -> Rows:
+    columns = ["KEY", "BEGINS WITH", "STATE", "AGE", "MODELS", "REQUESTS", "TOKENS IN", "TOKENS OUT"]
+    used = {key.name: [0, 0, 0] for key in found.keys}
+    for row in found.usage:
+        sums = used.setdefault(row["key"], [0, 0, 0])
+        for place, field in enumerate(("requests", "prompt_tokens", "completion_tokens")):
+            sums[place] += row[field]
+    rows: list[list[object]] = [
+        [
+            one.name,
+            one.hint,
+            "revoked" if one.revoked_at else "active",
+            age(one.created_at),
+            ", ".join(one.models) or "all",
+            *used[one.name],
+        ]
+        for one in found.keys
+    ]
+    return columns, rows
+
+
 def _gpu(gpu: Mapping[str, Any]) -> str:
     index = gpu.get("index")
     words = [f"{gpu.get('name') or gpu.get('vendor')}", f"{size(gpu.get('memory_total'))} {gpu.get('memory_kind')}"]
@@ -133,7 +181,8 @@ def _port(port: Mapping[str, Any]) -> str:
 def node_detail(detail: NodeDetail, now: float | None = None) -> list[tuple[str, object]]:
     """Key and value, in the order a person asks for them. `now`: as in `age`."""
     node, probe = detail.node, detail.probe or {}
-    error = f": {node.link_error}" if node.link_error else ""
+    # What a node is quarantined for stands in a line of its own.
+    error = f": {node.link_error}" if node.link_error and node.link_error != node.quarantined else ""
     lines: list[tuple[str, object]] = [
         ("node", node.id),
         ("state", node_state(node)),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 import click
 
-from llmgw.admin.client import part
-from llmgw.admin.text import clean, event_line
-from llmgw.admin.views import model_rows, replica_rows
+from llmgw.admin.client import AdminClient, part
+from llmgw.admin.text import clean
+from llmgw.admin.views import AUDIT, MODELS, REPLICAS, audit_rows, model_rows, replica_rows
 from llmgw.cli import session
+from llmgw.cli.events import Printer, watch
+from llmgw.cli.names import check_node, find_replica, node_named
 from llmgw.cli.node import show_nodes
-from llmgw.cli.output import Seconds, show_json, table
+from llmgw.cli.output import Seconds, say, show_json
+from llmgw.cli.table import table
 from llmgw.errors import TimedOut
 from llmgw.model.node import DrainState
 from llmgw.model.requests import AuditList, EventList, Logs, NodeDetail, Said
@@ -49,7 +51,7 @@ async def show_models(as_json: bool) -> None:
         show_json([{**one.model_dump(mode="json"), "status": status.get(one.name)} for one in snapshot.models])
         return
     columns, rows = model_rows(snapshot)
-    table(columns, rows, empty="The catalog is empty: `llmgw model add FILE`.")
+    table(columns, rows, MODELS, empty="The catalog is empty: `llmgw model add FILE`.")
 
 
 @ctl.command()
@@ -71,7 +73,7 @@ async def _replicas(as_json: bool) -> None:
         )
         return
     columns, rows = replica_rows(snapshot)
-    table(columns, rows, empty="There is no replica.")
+    table(columns, rows, REPLICAS, empty="There is no replica.")
 
 
 @ctl.command()
@@ -85,16 +87,17 @@ def events(follow: bool, lines: int, node: str | None, as_json: bool) -> None:
 
 
 async def _events(follow: bool, lines: int, node: str | None, as_json: bool) -> None:
-    def show(event: Any) -> None:
-        click.echo(event.model_dump_json() if as_json else event_line(event))
-
+    shown = Printer(as_json=as_json)
     async with session.reading() as client:
         found = (await client.get("/events", EventList, limit=lines, node=node)).events
+        if node is not None and not found:
+            await check_node(client, node)
         for event in found:
-            show(event)
+            shown.show(event)
+        shown.tell()
         if follow:
             async for event in client.events(after=found[-1].id if found else None, node=node):
-                show(event)
+                shown.show(event)
 
 
 @ctl.command()
@@ -109,21 +112,13 @@ def audit(lines: int, node: str | None, as_json: bool) -> None:
 async def _audit(lines: int, node: str | None, as_json: bool) -> None:
     async with session.reading() as client:
         found = (await client.get("/audit", AuditList, limit=lines, node=node)).audit
+        if node is not None and not found:
+            await check_node(client, node)
     if as_json:
         show_json(list(found))
         return
-    rows = [
-        [
-            time.strftime("%H:%M:%S", time.localtime(one.at)),
-            one.node,
-            one.command,
-            one.exit_status,
-            one.outcome,
-            f"{one.seconds:.2f} s",
-        ]
-        for one in found
-    ]
-    table(["TIME", "NODE", "COMMAND", "EXIT", "OUTCOME", "TOOK"], rows, empty="Nothing was run yet.")
+    columns, rows = audit_rows(found)
+    table(columns, rows, AUDIT, empty="Nothing was run yet.")
 
 
 @ctl.command()
@@ -131,16 +126,19 @@ async def _audit(lines: int, node: str | None, as_json: bool) -> None:
 @click.option("-n", "--lines", default=100, show_default=True, help="So many of the last.")
 @JSON
 def logs(replica: str, lines: int, as_json: bool) -> None:
-    """The end of a replica's log, as the engine wrote it."""
+    """The end of a replica's log, as the engine wrote it. A part of its name is enough where no other has it."""
     session.run(_logs(replica, lines, as_json))
 
 
 async def _logs(replica: str, lines: int, as_json: bool) -> None:
     async with session.reading() as client:
-        found = await client.get(f"/replicas/{part(replica)}/logs", Logs, lines=lines)
+        whole = find_replica(await client.get("/snapshot", Snapshot), replica)
+        found = await client.get(f"/replicas/{part(whole)}/logs", Logs, lines=lines)
     if as_json:
         show_json(found)
         return
+    if whole != replica:
+        say(f"The log of {whole}:")
     for line in found.lines:
         click.echo(clean(line))
 
@@ -156,7 +154,7 @@ def drain(node: str, wait: bool, timeout: float, as_json: bool) -> None:
 
 
 async def _drain(node: str, wait: bool, timeout: float, as_json: bool) -> None:
-    async with session.acting("ctl drain") as client:
+    async with session.acting("ctl drain") as client, node_named(client, node):
         said = await client.post(f"/nodes/{part(node)}/drain", Said)
         if not as_json:
             click.echo(said.message, err=wait)
@@ -169,15 +167,9 @@ async def _drain(node: str, wait: bool, timeout: float, as_json: bool) -> None:
         show_json(said)
 
 
-async def _until_drained(client: Any, node: str, timeout: float) -> None:
+async def _until_drained(client: AdminClient, node: str, timeout: float) -> None:
     last = ""
-
-    async def follow() -> None:
-        async for event in client.events():
-            if event.kind.startswith(("replica.", "drain")):
-                click.echo(event_line(event), err=True)
-
-    watching = asyncio.create_task(follow())
+    watching = asyncio.create_task(watch(client, about=lambda event: event.kind.startswith(("replica.", "drain"))))
     end = time.monotonic() + timeout
     try:
         while True:
@@ -209,7 +201,7 @@ def _simple(name: str, text: str) -> None:
     @JSON
     def command(node: str, as_json: bool) -> None:
         async def work() -> None:
-            async with session.acting(f"ctl {name}") as client:
+            async with session.acting(f"ctl {name}") as client, node_named(client, node):
                 said = await client.post(f"/nodes/{part(node)}/{name}", Said)
             show_json(said) if as_json else click.echo(said.message)
 

@@ -7,9 +7,10 @@ import sys
 import click
 
 from llmgw.admin.client import part
-from llmgw.admin.text import age
+from llmgw.admin.views import KEYS, key_rows
 from llmgw.cli import session
-from llmgw.cli.output import confirm, say, show_json, table
+from llmgw.cli.output import confirm, say, show_json
+from llmgw.cli.table import table
 from llmgw.model.requests import KeyList, MadeKey, NewKey, Said
 
 
@@ -64,24 +65,8 @@ async def _list(as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
-    used: dict[str, list[int]] = {}
-    for row in found.usage:
-        sums = used.setdefault(row["key"], [0, 0, 0])
-        for place, field in enumerate(("requests", "prompt_tokens", "completion_tokens")):
-            sums[place] += row[field]
-    rows = [
-        [
-            one.name,
-            one.hint,
-            "revoked" if one.revoked_at else "active",
-            age(one.created_at),
-            ", ".join(one.models) or "all",
-            *used.get(one.name, [0, 0, 0]),
-        ]
-        for one in found.keys
-    ]
-    columns = ["KEY", "BEGINS WITH", "STATE", "AGE", "MODELS", "REQUESTS", "TOKENS IN", "TOKENS OUT"]
-    table(columns, rows, empty="There is no key yet: `llmgw key create NAME`.")
+    columns, rows = key_rows(found)
+    table(columns, rows, KEYS, empty="There is no key yet: `llmgw key create NAME`.")
 
 
 @key.command()

@@ -7,12 +7,15 @@ import asyncio
 import click
 
 from llmgw.admin.client import part
-from llmgw.admin.text import clean, event_line
-from llmgw.admin.views import node_rows
+from llmgw.admin.text import clean
+from llmgw.admin.views import NODES, node_detail, node_rows
 from llmgw.cli import session
 from llmgw.cli.add import add
 from llmgw.cli.check import check
-from llmgw.cli.output import confirm, say, show_json, table
+from llmgw.cli.events import watch
+from llmgw.cli.names import node_named
+from llmgw.cli.output import confirm, show_json
+from llmgw.cli.table import table
 from llmgw.model.requests import NodeDetail, Removal
 from llmgw.model.snapshot import Snapshot
 
@@ -40,7 +43,7 @@ async def show_nodes(as_json: bool) -> None:
         show_json(list(snapshot.nodes))
         return
     columns, rows = node_rows(snapshot)
-    table(columns, rows, empty="There is no node yet: `llmgw node add HOST`.")
+    table(columns, rows, NODES, empty="There is no node yet: `llmgw node add HOST`.")
 
 
 @node.command()
@@ -60,7 +63,7 @@ def probe(name: str, as_json: bool) -> None:
 
 
 async def _show(name: str, as_json: bool, *, probe: bool) -> None:
-    async with session.acting("node probe") if probe else session.reading() as client:
+    async with session.acting("node probe") if probe else session.reading() as client, node_named(client, name):
         if probe:
             detail = await client.post(f"/nodes/{part(name)}/probe", NodeDetail)
         else:
@@ -68,8 +71,6 @@ async def _show(name: str, as_json: bool, *, probe: bool) -> None:
     if as_json:
         show_json(detail)
         return
-    from llmgw.admin.views import node_detail
-
     for key, value in node_detail(detail):
         click.echo(f"{click.style(f'{key:<12}', bold=True)} {clean(value)}")
 
@@ -88,21 +89,11 @@ def remove(name: str, purge: bool, force: bool, yes: bool, as_json: bool) -> Non
 
 
 async def _remove(name: str, purge: bool, force: bool, as_json: bool) -> None:
-    async with session.acting("node remove") as client:
-
-        async def follow() -> None:
-            async for event in client.events(node=name):
-                say(event_line(event))
-
-        watching = asyncio.create_task(follow())
+    async with session.acting("node remove") as client, node_named(client, name):
+        watching = asyncio.create_task(watch(client, node=name))
         try:
             done = await client.delete(f"/nodes/{part(name)}", Removal, purge=int(purge), force=int(force))
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-    if as_json:
-        show_json(done)
-        return
-    for path in done.left:
-        say(f"left: {path}")
-    click.echo(done.message)
+    show_json(done) if as_json else click.echo(done.message)

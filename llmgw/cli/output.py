@@ -1,49 +1,30 @@
-"""What a person sees: tables, ages, progress; and JSON with stable keys for everybody else. Results go to stdout."""
+"""Talk for people, JSON with stable keys for programs, and what an option may hold. Results go to stdout."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sys
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 from pydantic import BaseModel
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from llmgw.admin.text import clean
 
-_COLOURS = {
-    "ready": "green",
-    "up": "green",
-    "installed": "green",
-    "failed": "red",
-    "lost": "red",
-    "down": "red",
-    "unplaceable": "red",
-    "quarantined": "red",
-    "degraded": "yellow",
-    "loading": "yellow",
-    "draining": "yellow",
-    "cordoned": "yellow",
-}
-
-
-LEAST = 32
-"""Columns that the last one keeps: it is where reasons stand."""
-
-
-def console() -> Console:
-    wide = None if sys.stdout.isatty() else 200
-    return Console(highlight=False, soft_wrap=False, width=wide, no_color="NO_COLOR" in os.environ or None)
-
 
 def show_json(value: Any) -> None:
-    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=_narrow()))
+
+
+def show_json_line(value: Any) -> None:
+    """One object a line, for what goes on and on."""
+    click.echo(json.dumps(plain(value), ensure_ascii=_narrow(), separators=(",", ":")))
+
+
+def _narrow() -> bool:
+    """Whether stdout has letters for a part of the world only: JSON has escapes for the others."""
+    return "utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
 
 
 def plain(value: Any) -> Any:
@@ -52,29 +33,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """A table, or the sentence `empty` on stderr when there is no row."""
-    found = list(rows)
-    if not found:
-        click.echo(empty, err=True)
-        return
-    made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for place, column in enumerate(columns):
-        last = place == len(columns) - 1
-        made.add_column(
-            column, overflow="fold" if last else "ellipsis", no_wrap=not last, min_width=LEAST if last else None
-        )
-    for row in found:
-        made.add_row(*(_cell(value) for value in row))
-    console().print(made)
-
-
-def _cell(value: object) -> str:
-    text = clean("–" if value is None else value)
-    colour = _COLOURS.get(text.split(" ")[0].rstrip(":"))
-    return f"[{colour}]{escape(text)}[/{colour}]" if colour else escape(text)
 
 
 class Seconds(click.FloatRange):

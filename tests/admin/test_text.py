@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmgw.admin.text import age, clean, event_line, size
+from llmgw.admin.text import STAMP, age, clean, event_line, harmless, size
 from llmgw.model.event import Event, Severity
 
 
@@ -62,3 +62,33 @@ def test_sizes(count: int | None, text: str) -> None:
 def test_an_event_is_one_line() -> None:
     event = Event(at=0.0, kind="k", severity=Severity.ERROR, message="m-1 failed:\n\x1b[31mboom")
     assert re.fullmatch(r"\d\d:\d\d:\d\d ✗ m-1 failed:.+boom", event_line(event))
+
+
+def test_lines_stay_lines_where_that_is_wanted() -> None:
+    assert harmless("one\n\ttwo\x1b[2J") == "one\n\ttwo\ufffd[2J"
+
+
+def test_what_is_no_text_at_all_can_be_printed() -> None:
+    assert clean("a\udcffb").encode() == "a\ufffdb".encode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "named"),
+    [
+        ("node.step", "preflight: 3 notes", "vm preflight: 3 notes"),
+        ("node.step", "identify: vm: Debian", "vm identify: vm: Debian"),
+        ("node.link", "vm is connected", "vm is connected"),
+        ("drain", "the drain of vm was given up", "the drain of vm was given up"),
+        ("node.look", "vmware is not vm-2 nor a.vm", "vm vmware is not vm-2 nor a.vm"),
+    ],
+)
+def test_an_event_says_whom_it_is_about(kind: str, message: str, named: str) -> None:
+    assert event_line(Event(at=0.0, kind=kind, message=message, node="vm")).endswith(f"  {named}")
+
+
+def test_of_a_replica_the_replica_is_named() -> None:
+    event = Event(at=0.0, kind="k", message="answered", node="vm", model="m", replica="m-1")
+    assert event_line(event).endswith("m-1 answered")
+    assert event_line(event.model_copy(update={"message": "m is slow"})).endswith("  m is slow")
+    assert event_line(Event(at=0.0, kind="k", message="the key is new")).endswith("  the key is new")
+    assert event_line(event)[STAMP:] == "m-1 answered"

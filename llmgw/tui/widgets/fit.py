@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.text import Text
 
+from llmgw.admin.fit import kept
+
 PADDING = 2
 """What stands around each cell."""
 LEAST = 16
@@ -28,15 +30,10 @@ def fit(
 ) -> tuple[tuple[str, ...], list[Row]]:
     """The columns that `width` has room for, and the rows with the last column cut to it, visibly."""
     needs = {name: max([len(name), *(row.cells[name].cell_len for row in rows)]) + PADDING for name in names}
-    columns = list(names)
-    for name in spare:
-        if sum(needs[column] for column in columns) <= width:
-            break
-        if name in columns:
-            columns.remove(name)
+    columns = kept(needs, spare, width)
     prose = columns[-1]
     room = max(LEAST, width - sum(needs[column] for column in columns[:-1]) - PADDING)
-    return tuple(columns), [_cut(row, prose, room) for row in rows]
+    return columns, [_cut(row, prose, room) for row in rows]
 
 
 def _cut(row: Row, prose: str, room: int) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmgw.admin.views import model_rows
+from llmgw.admin.views import MODELS, model_rows
 from llmgw.model.snapshot import Snapshot
 from llmgw.tui.style import BRIGHT, QUIET, colour, state, words
 from llmgw.tui.widgets.fit import Row
@@ -12,7 +12,7 @@ from llmgw.tui.widgets.pane import Pane
 class Models(Pane):
     NAME = "models"
     EMPTY = "Models: none yet, `llmgw model add FILE` adds one"
-    SPARE = ("SOURCE", "CONTEXT", "TASK")
+    SPARE = MODELS.spare
 
     def read(self, snapshot: Snapshot) -> tuple[list[str], list[Row]]:
         columns, rows = model_rows(snapshot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmgw.admin.views import node_rows
+from llmgw.admin.views import NODES, node_rows
 from llmgw.model.node import LinkState
 from llmgw.model.snapshot import Snapshot
 from llmgw.tui.style import BAD, BRIGHT, GOING, QUIET, colour, state, words
@@ -13,7 +13,7 @@ from llmgw.tui.widgets.pane import Pane
 class Nodes(Pane):
     NAME = "nodes"
     EMPTY = "Nodes: none yet, `llmgw node add HOST` adds one"
-    SPARE = ("ADDRESS", "ENGINES", "GPUS")
+    SPARE = NODES.spare
 
     def read(self, snapshot: Snapshot) -> tuple[list[str], list[Row]]:
         columns, rows = node_rows(snapshot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmgw.admin.views import replica_rows
+from llmgw.admin.views import REPLICAS, replica_rows
 from llmgw.model.replica import Replica, ReplicaState
 from llmgw.model.snapshot import Snapshot, Unclaimed
 from llmgw.tui.style import BRIGHT, QUIET, bar, colour, state, words
@@ -13,7 +13,7 @@ from llmgw.tui.widgets.pane import Pane
 class Replicas(Pane):
     NAME = "replicas"
     EMPTY = "Replicas: none"
-    SPARE = ("PID", "ATTEMPT", "ENGINE", "MODEL", "SERVED")
+    SPARE = REPLICAS.spare
 
     def read(self, snapshot: Snapshot) -> tuple[list[str], list[Row]]:
         columns, rows = replica_rows(snapshot)

@@ -123,7 +123,8 @@ def _failed(request: Request, exc: Exception) -> Response:
 def _http(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
     status: int = exc.status_code
-    message = f"There is no {request.method} {request.url.path} here." if status in (404, 405) else str(exc.detail)
+    path = request.url.path[:200]
+    message = f"There is no {request.method} {path} here." if status in (404, 405) else str(exc.detail)
     fix = f"See {BASE}/openapi.json."
     body: dict[str, Any] = {"code": "no_such_path", "message": message, "fix": fix, "exit_status": 3}
     return JSONResponse({"error": body}, status_code=status)

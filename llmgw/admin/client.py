@@ -9,15 +9,18 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
-from pydantic import BaseModel
+from aiohttp.http import HttpProcessingError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 from yarl import URL
 
+from llmgw import __version__
 from llmgw.config.home import Home
-from llmgw.errors import LlmgwError, Unreachable, UsageError, from_dict
+from llmgw.errors import BadReply, LlmgwError, Unreachable, UsageError, from_dict
 from llmgw.model.event import Event
 
 STREAM_SILENCE = 45.0
-LONGEST_EVENT = 1 << 20
+LONGEST_LINE = 1 << 20
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -29,10 +32,10 @@ class AdminClient:
         headers = {}
         connector: aiohttp.BaseConnector
         if url:
-            self._base = url.rstrip("/")
+            self._base = _address(url)
             token = os.environ.get("LLMGW_ADMIN_TOKEN")
             if token:
-                headers["authorization"] = f"Bearer {token}"
+                headers["authorization"] = f"Bearer {secret_word('LLMGW_ADMIN_TOKEN', token)}"
             connector = aiohttp.TCPConnector()
         else:
             self._base = "http://llmgw"
@@ -65,39 +68,37 @@ class AdminClient:
         query: dict[str, Any] | None = None,
     ) -> R:
         """Raises the error that the control plane answered with; Unreachable when none answers."""
-        params = {name: str(value) for name, value in (query or {}).items() if value is not None and value is not False}
-        data = body.model_dump_json(by_alias=True).encode() if body is not None else None
+        data = _json(body) if body is not None else None
         try:
             # Encoded by `part` already: left to itself, the URL would resolve dots and lead to another resource.
             url = URL(f"{self._base}/api/v1{path}", encoded=True)
-            async with self._session.request(method, url, params=params, data=data) as answer:
-                text = await answer.text()
+            async with self._session.request(method, url, params=_query(query or {}), data=data) as answer:
+                reply = await answer.read()
                 if answer.status >= 400:
-                    raise _error(answer.status, text)
-                return cls.model_validate_json(text)
+                    raise self._error(answer.status, reply)
+                return self._understood(cls, reply)
         except (aiohttp.ClientError, OSError, TimeoutError) as exc:
             raise self._unreachable(exc) from None
 
     async def events(self, after: int | None = None, node: str | None = None) -> AsyncIterator[Event]:
         """Events as they happen, from `after` on (None: from now on)."""
-        params = {name: str(value) for name, value in (("after", after), ("node", node)) if value is not None}
         headers = {"accept": "text/event-stream"}
         try:
             # The stream says something every 15 s; one that does not is dead, however open it looks.
             silence = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=STREAM_SILENCE)
             asked = self._session.get(
                 f"{self._base}/api/v1/events",
-                params=params,
+                params=_query({"after": after, "node": node}),
                 headers=headers,
                 timeout=silence,
-                read_bufsize=LONGEST_EVENT,
+                read_bufsize=LONGEST_LINE,
             )
             async with asked as answer:
                 if answer.status >= 400:
-                    raise _error(answer.status, await answer.text())
-                async for line in answer.content:
+                    raise self._error(answer.status, await answer.read())
+                async for line in lines(answer):
                     if line.startswith(b"data: "):
-                        yield Event.model_validate_json(line[6:])
+                        yield self._understood(Event, line[6:])
         except (aiohttp.ClientError, OSError, TimeoutError) as exc:
             raise self._unreachable(exc) from None
 
@@ -108,16 +109,86 @@ class AdminClient:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc) or type(exc).__name__
         return Unreachable(f"The control plane does not answer at {self._where}: {why}.", fix=fix, code="no_server")
 
+    def _understood(self, cls: type[R], reply: bytes) -> R:
+        """The record that a reply is. Raises BadReply for what this version does not know."""
+        try:
+            return cls.model_validate_json(reply)
+        except ValidationError as exc:
+            first = exc.errors(include_url=False, include_input=False)[0]
+            if first["type"] == "json_invalid":
+                raise self._stranger() from None
+            where = ".".join(str(step) for step in (cls.__name__, *first["loc"]))
+            raise BadReply(
+                f"The control plane at {self._where} says what this command does not know ({where}: {first['msg']}).",
+                fix=f"It is another version than this llmgw, {__version__}: use its own, or restart it with this one.",
+                code="other_version",
+            ) from None
+
+    def _error(self, status: int, reply: bytes) -> LlmgwError:
+        try:
+            return from_dict(json.loads(reply)["error"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return self._stranger(status)
+
+    def _stranger(self, status: int = 200) -> Unreachable:
+        """None of our replies: of another program, or of a proxy before a control plane that is down."""
+        who = "a proxy" if status in (502, 503, 504) else "something that is no control plane of llmgw"
+        return Unreachable(
+            f"At {self._where} answers {who}, with status {status}.",
+            fix="Does LLMGW_ADMIN_URL lead to its admin port, and does it run?",
+            code="no_server",
+        )
+
 
 def part(name: str) -> str:
-    """A name as one part of a path. Raises UsageError for what would be taken for another path."""
+    """A name as one part of a path. Raises UsageError for what would be taken for another path, or is no text."""
     if name in ("", ".", ".."):
         raise UsageError(f"{name!r} is no name.")
-    return quote(name, safe="")
+    return quote(utf8(name), safe="")
 
 
-def _error(status: int, text: str) -> LlmgwError:
+def utf8(value: str) -> str:
+    """Raises UsageError for what was typed and is not UTF-8: the shell hands it over, and no request can carry it."""
     try:
-        return from_dict(json.loads(text)["error"])
-    except (ValueError, KeyError, TypeError):
-        return LlmgwError(f"The control plane answered {status}: {text[:200]}")
+        value.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{value[:80]!r} is not UTF-8 text.") from None
+    return value
+
+
+def secret_word(name: str, value: str) -> str:
+    """A secret out of the variable `name`, fit for a header. Raises UsageError, without repeating it."""
+    value = value.strip()
+    if not (value.isascii() and value.isprintable()) or " " in value:
+        raise UsageError(
+            f"{name} is no single word: there is a line break, a blank or another character in it that no key has.",
+            fix=f"Set it to the key alone: export {name}=…",
+        )
+    return value
+
+
+def _address(url: str) -> str:
+    try:
+        return str(URL(utf8(url))).rstrip("/")
+    except ValueError as exc:
+        raise UsageError(f"LLMGW_ADMIN_URL is {url!r}: {exc}.") from None
+
+
+def _json(body: BaseModel) -> bytes:
+    try:
+        return body.model_dump_json(by_alias=True).encode()
+    except PydanticSerializationError:
+        raise UsageError("Something in what was given is not UTF-8 text.") from None
+
+
+def _query(asked: dict[str, Any]) -> dict[str, str]:
+    return {name: utf8(str(value)) for name, value in asked.items() if value is not None and value is not False}
+
+
+async def lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Those of a stream. Raises BadReply for one that is longer than the reader takes."""
+    try:
+        async for line in answer.content:
+            yield line
+    except (HttpProcessingError, ValueError):  # which of them depends on aiohttp
+        raise BadReply("A line of the answer is longer than 1 MiB.") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Any
@@ -55,7 +56,8 @@ def main(args: list[str] | None = None) -> Any:
     words = sys.argv[1:] if args is None else args
     debug = "--debug" in words
     try:
-        cli.main(args=[word for word in words if word != "--debug"], prog_name="llmgw", standalone_mode=False)
+        words = [word for word in words if word != "--debug"]
+        cli.main(args=words, prog_name="llmgw", standalone_mode=False, color=_colour())
     except click.exceptions.Abort:
         click.echo("Interrupted.", err=True)
         sys.exit(130)
@@ -92,17 +94,30 @@ def main(args: list[str] | None = None) -> Any:
 
 
 def _open_standard_streams() -> None:
-    """A closed stdin, stdout or stderr would be taken by the next file or socket that is opened."""
+    """A closed stdin, stdout or stderr would be taken by the next file or socket that is opened.
+
+    Nothing that is read or shown makes them fail: a letter that a terminal has not is shown as `?`.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
+    for name, mode, odd in (("stdin", "r", "surrogateescape"), ("stdout", "w", "replace"), ("stderr", "w", "replace")):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed when the interpreter started
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=odd)
+
+
+def _colour() -> bool | None:
+    """None: in a terminal. `NO_COLOR` says never."""
+    return False if "NO_COLOR" in os.environ else None
 
 
 def _complain(exc: LlmgwError) -> None:
     from llmgw.admin.text import clean
 
-    lines = exc.message.split("\n")
-    for line in lines:
-        click.echo(f"{click.style('Error:', fg='red')} {clean(line)}", err=True)
+    for line in exc.message.split("\n"):
+        click.echo(f"{click.style('Error:', fg='red')} {clean(line)}", err=True, color=_colour())
     if exc.fix:
         click.echo(clean(exc.fix), err=True)

@@ -194,3 +194,54 @@ def test_a_key_that_may_use_one_model_only(plane: Plane, tmp_path: Path):
     for model, status in (("one", 200), ("two", 403)):
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}]}).encode()
         assert post(url, body, made["secret"])[0] == status
+
+
+def test_bytes_that_are_no_text_are_a_sentence(plane: Plane):
+    for words in (
+        ("node", "show", "\udcff"),
+        ("node", "probe", "\udcff"),
+        ("node", "remove", "\udcff", "--yes"),
+        ("node", "check", "\udcff"),
+        ("ctl", "drain", "\udcff"),
+        ("ctl", "cordon", "\udcff"),
+        ("ctl", "logs", "\udcff"),
+        ("ctl", "events", "--node", "\udcff"),
+        ("ctl", "audit", "--node", "\udcff"),
+        ("model", "remove", "\udcff", "--yes"),
+        ("model", "add", "/nowhere/\udcff"),
+        ("key", "create", "\udcff"),
+        ("key", "create", "k", "--model", "\udcff"),
+        ("key", "revoke", "\udcff", "--yes"),
+    ):
+        done = plane.llmgw(*words, check=False)
+        assert done.returncode in (2, 3), (words, done.stderr)
+        assert done.stderr.startswith("Error: "), (words, done.stderr)
+        assert "This is a bug" not in done.stderr
+
+
+def test_what_a_command_takes_is_found_by_what_a_person_calls_it(plane: Plane, tmp_path: Path):
+    plane.llmgw("node", "add", "local", "--name", "here")
+    plane.add_model(tmp_path, sim("one", replicas=2))
+    first, second = sorted(one["id"] for one in plane.replicas("one"))
+    part = first.rpartition("-")[2]
+    assert f"The log of {first}:" in plane.llmgw("ctl", "logs", part).stderr
+    assert plane.llmgw("ctl", "logs", first).stderr == ""
+    done = plane.llmgw("ctl", "logs", "one", check=False)
+    assert done.returncode == 2
+    assert first in done.stderr
+    assert second in done.stderr
+    for words in (
+        ("node", "show", "local"),
+        ("node", "probe", "local"),
+        ("node", "check", "local"),
+        ("node", "remove", "local", "--yes"),
+        ("ctl", "drain", "local", "--wait"),
+        ("ctl", "undrain", "local"),
+        ("ctl", "cordon", "local"),
+        ("ctl", "uncordon", "local"),
+        ("ctl", "events", "--node", "local"),
+        ("ctl", "audit", "--node", "local"),
+    ):
+        done = plane.llmgw(*words, check=False)
+        assert done.returncode == 3, done.stderr
+        assert "The node that was added as local is here." in done.stderr

@@ -11,12 +11,13 @@ from tests.cli.conftest import LLMGW, Run
 from tests.fleet.plane import Plane
 
 
-def shell(plane: Plane, command: str) -> subprocess.CompletedProcess[str]:
+def shell(plane: Plane, command: str, **environ: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command.replace("llmgw", LLMGW, 1)],
-        env=plane.environ,
+        env={**plane.environ, **environ},
         capture_output=True,
         text=True,
+        errors="replace",
         timeout=60,
     )
     assert "Traceback" not in done.stderr
@@ -86,3 +87,34 @@ def test_a_home_too_long_for_a_socket(llmgw: Run, tmp_path: Path):
     assert done.returncode == 4
     assert "107 bytes" in done.stderr
     assert "None" not in done.stderr
+
+
+def test_letters_that_a_terminal_has_not(plane: Plane):
+    plane.llmgw("node", "add", "local", "--name", "here")
+    for words in (
+        "ctl nodes",
+        "ctl events",
+        "node show here",
+        "ctl nodes --json",
+        "ctl events --json",
+        "ctl drain größe",
+    ):
+        done = shell(plane, f"llmgw {words} </dev/null", PYTHONIOENCODING="latin-1:strict", PYTHONUTF8="0")
+        assert done.returncode == (3 if "größe" in words else 0), done.stderr
+
+
+def test_no_stdin_at_all(llmgw: Run, plane: Plane):
+    done = shell(plane, "llmgw chat m <&- --url http://127.0.0.1:1/v1")
+    assert done.returncode == 5
+    assert "does not answer" in done.stderr
+
+
+def test_no_colour_also_in_a_terminal(plane: Plane):
+    plane.environ["NO_COLOR"] = "1"
+    _, said = plane.typed("ctl", "nodes", answers=[])
+    assert "There is no node yet" in said
+    _, said = plane.typed("node", "show", "ghost", answers=[])
+    assert "There is no node 'ghost'" in said
+    assert "\x1b[" not in said
+    del plane.environ["NO_COLOR"]
+    assert "\x1b[31mError:" in plane.typed("node", "show", "ghost", answers=[])[1]

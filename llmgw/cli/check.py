@@ -11,8 +11,9 @@ import click
 from llmgw.admin.client import part
 from llmgw.admin.text import clean
 from llmgw.cli import session
+from llmgw.cli.names import check_node
 from llmgw.cli.output import show_json
-from llmgw.errors import LlmgwError, NotFound, Refused
+from llmgw.errors import LlmgwError, Refused
 from llmgw.model.node import Problem
 from llmgw.model.requests import Checked
 from llmgw.model.snapshot import Snapshot
@@ -29,20 +30,28 @@ class Finding(NamedTuple):
 
 
 def report(found: Sequence[Finding], *, as_json: bool) -> None:
-    """Prints all of it. Raises Refused where a machine has errors, or the first failure where none could be seen."""
+    """Prints all of it. Raises Refused where a machine has errors, or its failure where the only one could not be seen.
+
+    What mends a thing is said once: with the finding, or else with the error that ends the command.
+    """
+    failed = [(one.host, one.failed) for one in found if one.failed is not None]
     if as_json:
         show_json([_plain(one) for one in found])
-    else:
+    elif len(found) != len(failed) or len(found) > 1:
         for one in found:
             _show(one)
-    failed = [one for one in found if one.failed is not None]
-    bad = [one for one in found if any(problem.severity == "error" for problem in one.problems)]
-    if failed and failed[0].failed is not None and (len(found) == 1 or len(failed) == len(found)):
-        raise failed[0].failed
-    if failed or bad:
-        said = [f"{', '.join(one.host for one in bad)} cannot serve as it is"] if bad else []
-        said += [f"{', '.join(one.host for one in failed)} could not be looked at"] if failed else []
-        raise Refused(f"{'; '.join(said)}.", fix="Mend the errors above and check again.", code="findings")
+    bad = [one.host for one in found if any(problem.severity == "error" for problem in one.problems)]
+    if failed and len(found) == 1:
+        raise failed[0][1]
+    if not failed and not bad:
+        return
+    said = [f"{', '.join(bad)} cannot serve as it is"] if bad else []
+    said += [f"{', '.join(host for host, _ in failed)} could not be looked at"] if failed else []
+    message, fix = f"{'; '.join(said)}.", "Mend the errors above and check again."
+    if len(failed) == len(found):
+        first = failed[0][1]
+        raise type(first)(message, fix=fix, code=first.code)
+    raise Refused(message, fix=fix, code="findings")
 
 
 def _plain(one: Finding) -> dict[str, object]:
@@ -57,7 +66,9 @@ def _plain(one: Finding) -> dict[str, object]:
 def _show(one: Finding) -> None:
     click.echo(click.style(one.host, bold=True))
     if one.failed is not None:
-        click.echo(f"  {click.style('could not be looked at', fg='red')}: {clean(one.failed)}")
+        click.echo(f"  {click.style('could not be looked at', fg='red')}: {clean(one.failed.message)}")
+        if one.failed.fix:
+            click.echo(f"           {clean(one.failed.fix)}")
         return
     for problem in one.problems:
         mark = click.style(f"{problem.severity:<8}", fg=_COLOURS[problem.severity])
@@ -82,7 +93,7 @@ async def _check_nodes(names: tuple[str, ...], as_json: bool) -> None:
         known = [node.id for node in snapshot.nodes]
         for name in names:
             if name not in known:
-                raise NotFound(f"There is no node {name}.", fix=f"Nodes: {', '.join(known) or 'none yet'}.")
+                await check_node(client, name)
 
         async def one(name: str) -> Finding:
             try:

@@ -19,6 +19,15 @@ KNOWN = (*sorted(INFERENCE), MODELS)
 _NUMBERS = re.compile(r"\[(?:Errno -?\d+|SSL[^\]]*)\] ?| ?\(_ssl\.c:\d+\)")
 
 
+LONGEST_ECHO, LONGEST_REASON = 200, 1000
+"""Characters of what a client sent, and of what a node or an engine said, that an answer repeats."""
+
+
+def brief(text: str, longest: int = LONGEST_ECHO) -> str:
+    """What somebody else wrote, as far as it is repeated; that it was cut can be seen."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
 def words(exc: Exception) -> str:
     """What an exception says, without the numbers that only programmers look up."""
     return _NUMBERS.sub("", str(exc))
@@ -56,7 +65,7 @@ BAD_KEY = Problem(401, AUTH, "invalid_api_key", "The API key is not known here, 
 
 
 def bad_body(exc: BadBody) -> Problem:
-    return Problem(400, INVALID, "invalid_body", exc.message, exc.param)
+    return Problem(400, INVALID, "invalid_body", brief(exc.message, LONGEST_REASON), exc.param)
 
 
 def too_large(limit: int) -> Problem:
@@ -72,33 +81,34 @@ def no_such_path(method: str, path: str) -> Problem:
     wanted = "/v1/" + path[:200].removeprefix("/v1").removeprefix("/v1").strip("/")
     near = wanted if wanted.startswith(f"{MODELS}/") else next(iter(get_close_matches(wanted, KNOWN, 1, 0.9)), None)
     hint = f". Did you mean {near}?" if near else "; GET /v1/models lists the models."
-    return Problem(404, INVALID, "unknown_path", f"There is no {method} {path[:200]} here{hint}")
+    return Problem(404, INVALID, "unknown_path", f"There is no {brief(method)} {brief(path)} here{hint}")
 
 
 def wrong_method(method: str, path: str, allowed: str) -> Problem:
-    return Problem(405, INVALID, "wrong_method", f"The path {path[:200]} takes {allowed}, not {method}.")
+    message = f"The path {brief(path)} takes {allowed}, not {brief(method)}."
+    return Problem(405, INVALID, "wrong_method", message)
 
 
 def wrong_task(model: str, task: Task, path: str) -> Problem:
     what = f"{'an' if task[0] in 'aeiou' else 'a'} {task} model (task: {task})"
-    message = f"`{model}` is {what}; it does not do {path}. GET /v1/models tells each model's task."
+    message = f"`{brief(model)}` is {what}; it does not do {brief(path)}. GET /v1/models tells each model's task."
     return Problem(400, INVALID, "wrong_task", message, "model")
 
 
 def unknown_model(model: str, names: Iterable[str]) -> Problem:
-    near = get_close_matches(model[:200], list(names), n=3, cutoff=0.4)
+    near = get_close_matches(brief(model), list(names), n=3, cutoff=0.4)
     hint = f" Did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else " GET /v1/models lists them."
-    message = f"The model `{model[:200]}` does not exist here.{hint}"
+    message = f"The model `{brief(model)}` does not exist here.{hint}"
     return Problem(404, INVALID, "model_not_found", message, "model")
 
 
 def not_allowed(key: str, model: str) -> Problem:
-    message = f"The key `{key}` may not use the model `{model}`. GET /v1/models lists those it may use."
+    message = f"The key `{brief(key)}` may not use the model `{brief(model)}`. GET /v1/models lists those it may use."
     return Problem(403, PERMISSION, "model_not_allowed", message, "model")
 
 
 def queue_full(model: str, waiting: int) -> Problem:
-    message = f"{waiting} requests wait for the model `{model}` already. Try again in a moment."
+    message = f"{waiting} requests wait for the model `{brief(model)}` already. Try again in a moment."
     return Problem(429, RATE, "queue_full", message, None, RETRY_LATER)
 
 
@@ -108,17 +118,18 @@ def unavailable(model: str, reason: str, *, coming: bool) -> Problem:
     Clients' libraries try again whatever we say, and the header makes them do it slowly; people are told to only when
     it may help.
     """
-    reason = reason.rstrip(". ")
-    message = f"The model `{model}` has no replica that can answer" + (f": {reason}." if reason else ".")
+    reason = brief(reason, LONGEST_REASON).rstrip(". ")
+    message = f"The model `{brief(model)}` has no replica that can answer" + (f": {reason}." if reason else ".")
     if coming:
         return Problem(503, SERVER, "loading", f"{message} Try again in a moment.", None, RETRY_LATER)
     return Problem(503, SERVER, "unavailable", message, None, RETRY_LATER)
 
 
 def upstream_failed(model: str, why: str) -> Problem:
-    return Problem(502, SERVER, "upstream_failed", f"The engine that runs `{model}` {why}. Try again.")
+    message = f"The engine that runs `{brief(model)}` {brief(why, LONGEST_REASON)}. Try again."
+    return Problem(502, SERVER, "upstream_failed", message)
 
 
 def first_byte_late(model: str, seconds: float) -> Problem:
-    message = f"The engine that runs `{model}` did not begin to answer within {seconds:g} s."
+    message = f"The engine that runs `{brief(model)}` did not begin to answer within {seconds:g} s."
     return Problem(504, SERVER, "first_byte_late", message)

@@ -182,11 +182,16 @@ def _result(answer: dict[str, Any], node: str, replicas: tuple[Replica, ...]) ->
 
 
 def _invite(endpoint: str, key: str, home: Home) -> None:
+    """What to type next: lines that are whole on 80 columns, so that they can be copied."""
+    asked = json.dumps({"model": MODEL.aliases[0], "messages": [{"role": "user", "content": "Hello"}]})
     click.echo(
-        f"\nThe endpoint is up until Ctrl-C. Ask it something:\n\n"
-        f"curl {endpoint}/chat/completions -H 'authorization: Bearer {key}' -H 'content-type: application/json' \\\n"
-        f'  -d \'{{"model": "{MODEL.aliases[0]}", "messages": [{{"role": "user", "content": "Hello!"}}]}}\'\n'
-        f"\nLook at it from another shell: LLMGW_HOME={home.path} .venv/bin/llmgw tui\n"
+        f"\nThe endpoint is up until Ctrl-C. Ask it something from another shell:\n\n"
+        f"export LLMGW_API_KEY={key}\n"
+        f"curl {endpoint}/chat/completions \\\n"
+        f'  -H "authorization: Bearer $LLMGW_API_KEY" \\\n'
+        f"  -H 'content-type: application/json' \\\n"
+        f"  -d '{asked}'\n"
+        f"\nOr look at it:\n\nexport LLMGW_HOME={home.path}\n.venv/bin/llmgw tui\n"
     )
 
 

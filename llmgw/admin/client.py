@@ -126,7 +126,9 @@ class AdminClient:
 
     def _error(self, status: int, reply: bytes) -> LlmgwError:
         try:
-            return from_dict(json.loads(reply)["error"])
+            error = json.loads(reply)["error"]
+            int(error["exit_status"])  # the endpoint's own errors look much the same, and have none
+            return from_dict(error)
         except (ValueError, KeyError, TypeError, AttributeError):
             return self._stranger(status)
 

@@ -60,7 +60,11 @@ async def test_something_else_that_answers_there_is_told_from_a_control_plane(
     assert "LLMGW_ADMIN_URL" in caught.value.fix
 
 
-@pytest.mark.parametrize("body", [b'{"error": "broken"}', b'{"error": {"exit_status": "x"}}', b"[]", b"7"], ids=repr)
+@pytest.mark.parametrize(
+    "body",
+    [b'{"error": "broken"}', b'{"error": {"exit_status": "x"}}', b'{"error": {"message": "No."}}', b"[]", b"7"],
+    ids=repr,
+)
 async def test_an_error_that_is_none_of_ours(body: bytes, tmp_path: Path) -> None:
     async with answering(400, body, tmp_path) as client:
         with pytest.raises(Unreachable, match="no control plane"):

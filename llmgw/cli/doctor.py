@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-import ssl
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -13,9 +15,13 @@ from llmgw.cli.check import Finding, report
 from llmgw.cli.output import say, show_json
 from llmgw.config.home import find_home
 from llmgw.errors import LlmgwError, Refused
-from llmgw.host.checks import Place
+from llmgw.host.checks import Place, aside
 from llmgw.host.doctor import Report, examine
 from llmgw.mirror import index, sources
+
+T = TypeVar("T")
+READ = 5.0
+"""Seconds for a bundle of certificates and pip's configuration."""
 
 
 @click.command()
@@ -27,7 +33,9 @@ def doctor(as_json: bool, offline: bool) -> None:
     Ends with 0 when there is no error among the findings, with 4 when there is.
     """
     home = find_home()
-    found = examine(home, os.environ, () if offline else _places(), _trust())
+    # Both read files that the environment names: whatever is wrong with those is a finding.
+    trust, places = aside(index.tls), aside(_places)
+    found = examine(home, os.environ, () if offline else _of(places) or (), _of(trust))
     name = f"the control plane in {home.path}"
     if as_json:
         show_json(_plain(found))
@@ -58,7 +66,7 @@ def _counted(found: Report) -> str:
     return f"{found.checked} checks: {words}"
 
 
-def _places() -> list[Place]:
+def _places() -> Sequence[Place]:
     """What the mirror fetches from, with the operator's own settings for it."""
     found = [Place("the package index", _front(url)) for url in index.indexes()]
     try:
@@ -71,11 +79,10 @@ def _places() -> list[Place]:
     return found
 
 
-def _trust() -> ssl.SSLContext | None:
-    """What the mirror trusts; the system's own where that cannot be read, which is a finding."""
+def _of(asked: Future[T]) -> T | None:
     try:
-        return index.tls()
-    except OSError:
+        return asked.result(READ)
+    except Exception:
         return None
 
 

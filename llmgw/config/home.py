@@ -126,7 +126,7 @@ class Home:
         """
         restore = "put the right file back from a copy of the home."
         anew = "the next start makes a new one."
-        state = "put a copy from backups/ in its place."
+        state = "`llmgw doctor` says then how to go on."
         own = [
             (self.lock, SMALL, anew),
             (self.identity_file, SMALL, restore),
@@ -148,6 +148,14 @@ class Home:
                 yield Refused(exc.message, fix=fix, code=exc.code, path=path)
             except OSError as exc:
                 yield _from_os(exc, f"{path} cannot be looked at")
+        # What else lies there is replaced by the server; a directory is not.
+        if self.socket.is_dir() and not self.socket.is_symlink():
+            yield Refused(
+                f"{self.socket} is a directory: no socket can be made there.",
+                fix=f"Run `mv {shlex.quote(str(self.socket))} {shlex.quote(f'{self.socket}.aside')}`.",
+                code="no_plain_file",
+                path=self.socket,
+            )
 
     def identity(self) -> Identity:
         """Reads `identity.json`, makes it when it is missing."""
@@ -220,7 +228,7 @@ def file_system(path: Path) -> str | None:
     except OSError:
         return None
     best, kind = -1, None
-    text = str(path.resolve())
+    text = os.path.realpath(path)
     for line in filter(None, lines):
         left, _, right = line.partition(" - ")
         # Only white space and the backslash are escaped there: whatever else a name holds stands as it is.

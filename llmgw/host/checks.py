@@ -19,10 +19,11 @@ from threading import Thread
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from llmgw.config.files import SMALL, plain, read_plain
 from llmgw.config.home import Home
 from llmgw.config.settings import Settings
 from llmgw.core.findings.rules import Severity
-from llmgw.errors import ConfigError
+from llmgw.errors import ConfigError, Refused
 from llmgw.store.lease import Holder
 from llmgw.store.look import Summary
 
@@ -114,7 +115,7 @@ class Here:
     @property
     def used(self) -> bool:
         """Something has been started here before."""
-        return present(self.home.database) or present(self.home.path / "identity.json")
+        return present(self.home.database) or present(self.home.identity_file)
 
     @property
     def server_pid(self) -> int | None:
@@ -176,6 +177,21 @@ def info(path: Path, *, follow: bool = True) -> os.stat_result | None:
 
 def present(path: Path) -> bool:
     return info(path) is not None
+
+
+def fit(path: Path, most: int | None = SMALL) -> bool:
+    """Whether there is a plain file of at most `most` bytes (None: of any size); files_unusable says what is none.
+    Raises OSError for what cannot be looked at."""
+    try:
+        plain(path, most)
+    except (FileNotFoundError, NotADirectoryError, Refused):
+        return False
+    return True
+
+
+def legible(path: Path, most: int = SMALL) -> bytes | None:
+    """What a file says; None where `fit` is false. Nothing else than a plain file is ever opened."""
+    return read_plain(path, most) if fit(path, most) else None
 
 
 def standing(path: Path) -> Path:

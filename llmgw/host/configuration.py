@@ -6,12 +6,13 @@ import re
 import ssl
 from pathlib import Path
 
+from llmgw.config.files import LARGE, read_plain
 from llmgw.config.load import MAX_FILE
 from llmgw.config.settings import is_loopback
 from llmgw.core.findings.rules import arg
-from llmgw.errors import LlmgwError
+from llmgw.errors import LlmgwError, Refused
 from llmgw.host import processes
-from llmgw.host.checks import Here, Said, Sentence, check, info, loose, mode, span
+from llmgw.host.checks import Here, Said, Sentence, check, fit, info, legible, loose, mode, span
 from llmgw.pki import certificate
 
 SOON = 21 * 86400
@@ -44,9 +45,10 @@ def config_foreign(here: Here) -> Said:
 def config_shows_secrets(here: Here) -> Said:
     """A password or token in a file that others may read."""
     found = info(here.config)
-    if found is None or here.sheltered or not found.st_mode & 0o044 or found.st_size > MAX_FILE:
+    if found is None or here.sheltered or not found.st_mode & 0o044:
         return None
-    text = "\n".join(line.split("#")[0] for line in here.config.read_text(errors="replace").splitlines())
+    said = (legible(here.config, MAX_FILE) or b"").decode(errors="replace")
+    text = "\n".join(line.split("#")[0] for line in said.splitlines())
     match = _SECRETS.search(text)
     if match is None:
         return None
@@ -92,9 +94,11 @@ def tls_unusable(here: Here) -> Said:
     cert, key = (Path(name).expanduser() for name in (tls.cert, tls.key))
     for each in (cert, key, *([Path(tls.client_ca).expanduser()] if tls.client_ca else [])):
         try:
-            each.read_bytes()
+            read_plain(each, LARGE)
         except OSError as exc:
             return f"tls: {each} cannot be read: {exc.strerror}"
+        except Refused as exc:
+            return f"tls: {exc.message.rstrip('.')}"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(cert, key, password=_no_password)
@@ -150,7 +154,8 @@ def tls_key_open(here: Here) -> Said:
 def _certificate(here: Here) -> certificate.Certificate | None:
     tls = here.effective.tls
     try:
-        return certificate.read(Path(tls.cert).expanduser()) if tls else None
+        path = Path(tls.cert).expanduser() if tls else None
+        return certificate.read(path) if path and fit(path, LARGE) else None
     except (OSError, LlmgwError):
         return None  # tls_unusable says so
 

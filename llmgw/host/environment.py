@@ -7,9 +7,10 @@ import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from llmgw.config.files import LARGE
 from llmgw.config.home import find_home
 from llmgw.core.findings.rules import listed
-from llmgw.host.checks import Here, Said, Sentence, check
+from llmgw.host.checks import Here, Said, Sentence, check, fit
 
 KNOWN = ("LLMGW_HOME", "LLMGW_CONFIG", "LLMGW_ADMIN_URL", "LLMGW_ADMIN_TOKEN", "LLMGW_API_KEY")
 CRASH = "LLMGW_CRASH_AT"
@@ -83,6 +84,8 @@ def trust_unreadable(here: Here) -> Said:
     for name in BUNDLES:
         path = here.environ.get(name)
         if path and Path(path).is_file():
+            if not fit(Path(path), LARGE):
+                return f"{name}={path} is larger than any bundle of certificates"
             try:
                 ssl.create_default_context().load_verify_locations(cafile=path)
             except OSError as exc:

@@ -12,21 +12,23 @@ import os
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
 from llmgw.config.home import Home
-from llmgw.config.load import load_settings
+from llmgw.config.load import config_file, load_settings
 from llmgw.errors import ConfigError
 from llmgw.host import processes
 from llmgw.host.checks import Answer, Here, Place, Server, aside, present
 from llmgw.store.lease import Holder, recorded
 from llmgw.store.look import Summary, summary
 
-LOCAL = 10.0
+T = TypeVar("T")
+LOCAL = 6.0
 """Seconds for what lies on this machine."""
 SERVER = 5.0
 """Seconds for an answer of the control plane."""
@@ -38,38 +40,41 @@ LARGEST = 64 << 20
 
 
 def look(home: Home, environ: Mapping[str, str], places: Sequence[Place], tls: ssl.SSLContext | None) -> Here:
+    begun = time.monotonic()
+
+    def result(of: Future[T], seconds: float) -> T:
+        """All of them were begun at the same time: none is waited for after the others again."""
+        return of.result(max(0.0, begun + seconds - time.monotonic()))
+
     asked = aside(lambda: asyncio.run(_ask(home.socket)))
     summed = aside(lambda: _summary(home.database))
     fetched = aside(lambda: asyncio.run(_reach(places, tls)))
     locked = aside(lambda: _lock(home.lock))
     named = environ.get("LLMGW_CONFIG")
-    here = Here(
-        home=home,
-        uid=os.geteuid(),
-        environ=environ,
-        config=Path(named).expanduser() if named else home.config,
-        settings=None,
-    )
+    configured = aside(lambda: load_settings(home, named))
+    here = Here(home=home, uid=os.geteuid(), environ=environ, config=home.config, settings=None)
+    # Whatever any of it raises, the report is to be made: what could not be found out is a finding.
     try:
-        here.settings = aside(lambda: load_settings(home, named)).result(LOCAL)
+        here.config = config_file(home, named)
+        here.settings = result(configured, LOCAL)
     except ConfigError as exc:
         here.config_error = exc
-    except (OSError, TimeoutError) as exc:
+    except Exception as exc:
         here.config_error = ConfigError(f"{here.config} cannot be read: {reason(exc)}.")
     try:
-        here.server = asked.result(SERVER * 2)
+        here.server = result(asked, SERVER * 2)
     except Exception as exc:
         here.server_error = reason(exc)
     try:
-        here.state = summed.result(LOCAL)
+        here.state = result(summed, LOCAL)
     except Exception as exc:
         here.state_error = exc
     try:
-        here.held, here.held_by, here.recorded = locked.result(LOCAL)
-    except (OSError, TimeoutError):
+        here.held, here.held_by, here.recorded = result(locked, LOCAL)
+    except Exception:
         here.held = None
     try:
-        here.answers = fetched.result(OUTSIDE * 2)
+        here.answers = result(fetched, OUTSIDE * 2)
     except Exception as exc:
         here.answers = tuple(Answer(place, reason(exc)) for place in places)
     here.now = time.time()

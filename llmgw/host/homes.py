@@ -32,16 +32,30 @@ def _free(path: Path) -> int:
 @check("note", "llmgw server run")
 def home_missing(here: Here) -> Said:
     """Nothing has been started for this user yet, or LLMGW_HOME names another place than the server's."""
-    if present(here.home.path):
+    if info(here.home.path, follow=False) is not None:
         return None
     return f"{here.home.path} does not exist: no control plane has been started here yet"
+
+
+@check("error", "Set LLMGW_HOME to a directory of its own, or run as the owner of this one.")
+def home_unusable(here: Here) -> Said:
+    """The home is a link to nowhere or in a circle, on a disk that does not answer, or below a directory that is closed
+    to this user; a start is refused."""
+    path = here.home.path
+    try:
+        found = info(path)
+    except OSError as exc:
+        return f"{path} cannot be looked at: {exc.strerror}"
+    if found is None and path.is_symlink():
+        return f"{path} is a link that leads to no directory", "Make that directory, or set LLMGW_HOME to another one."
+    return None
 
 
 @check("error", "Set LLMGW_HOME to a directory of your own.")
 def home_uncreatable(here: Here) -> Said:
     """The first start makes the home; the directory above it does not let this user."""
     path = here.home.path
-    if present(path):
+    if info(path, follow=False) is not None:
         return None
     above = standing(path)
     if not above.is_dir():
@@ -93,7 +107,7 @@ def home_in_memory(here: Here) -> Said:
 def home_parent_open(here: Here) -> Said:
     """Whoever may write a directory above the home may put another home in its place."""
     wrong: list[Sentence] = []
-    for above in here.home.path.resolve().parents:
+    for above in Path(os.path.realpath(here.home.path)).parents:
         found = info(above)
         if found is None:
             continue

@@ -10,8 +10,10 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from llmgw.config.files import LARGE, plain, read_plain
+from llmgw.config.load import MAX_FILE
 from llmgw.core.findings.rules import arg
-from llmgw.errors import ConfigError
+from llmgw.errors import ConfigError, Refused
 from llmgw.host.checks import Here, Said, Sentence, check, info, many, mode, present
 from llmgw.model.node import Address
 from llmgw.ssh.identity import Login, operator_known_keys, resolve
@@ -54,7 +56,11 @@ def ssh_config_broken(here: Here) -> Said:
     path = _config(here)
     if path is None or not present(path):
         return None
-    texts = _texts(path, _folder(here))
+    try:
+        texts = _texts(path, _folder(here))
+    except Refused as exc:
+        fix = "Put the file itself there, or set ssh.config in llmgw.yaml to another (null: none)."
+        return exc.message.rstrip("."), fix
     if any(_EXEC.search(text) for text in texts):
         raise OSError("it holds `Match exec`: reading it would run a command")
     # A block is only read for a host that it is meant for: so each of them is asked for.
@@ -69,20 +75,29 @@ def ssh_config_broken(here: Here) -> Said:
 
 def _texts(path: Path, folder: Path) -> list[str]:
     """What is read with this configuration: its own text and that of every file it includes, without quotes. Raises
-    OSError for what cannot be read."""
+    OSError and Refused for what cannot be read."""
     read: dict[Path, str] = {}
     waiting = [path]
     while waiting:
         each = waiting.pop()
         if each not in read and len(read) < MOST_FILES:
-            read[each] = re.sub(r"[\"'\\]", "", each.read_text(errors="replace"))
-            for line in _INCLUDE.findall(each.read_text(errors="replace")):
-                for pattern in shlex.split(line):
+            text = read_plain(each, MAX_FILE).decode(errors="replace")
+            read[each] = re.sub(r"[\"'\\]", "", text)
+            for line in _INCLUDE.findall(text):
+                for pattern in _words(line):
                     found = folder / Path(pattern).expanduser()
                     waiting += sorted(one for one in Path("/").glob(str(found)[1:]) if one.is_file())
     if waiting:
         raise OSError(f"it includes more than {MOST_FILES} files")
     return list(read.values())
+
+
+def _words(line: str) -> list[str]:
+    """None of a line with a quote that is not closed: whoever reads it for the connection gets no further either."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return []
 
 
 async def _resolve(names: Iterable[str], login: Login) -> None:
@@ -134,9 +149,14 @@ def ssh_known_hosts_broken(here: Here) -> Said:
     wrong: list[Sentence] = []
     for path in (_folder(here) / "known_hosts", Path("/etc/ssh/ssh_known_hosts")):
         try:
+            plain(path, LARGE)
             operator_known_keys(nobody, (path,))
+        except FileNotFoundError:
+            continue
         except ConfigError as exc:
             wrong.append(exc.message.rstrip("."))
+        except Refused as exc:
+            wrong.append((exc.message.rstrip("."), exc.fix))
     return wrong
 
 

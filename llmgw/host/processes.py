@@ -55,6 +55,23 @@ def has_open(pid: int, path: Path) -> bool:
     return any(target == str(path.resolve()) for target in _descriptors(pid))
 
 
+def holds(pid: int, path: Path) -> bool | None:
+    """Whether the process has open what lies at `path` now, by whatever name; None where we may not look."""
+    try:
+        numbers = os.listdir(PROC / str(pid) / "fd")
+    except OSError:
+        return None
+    try:
+        there = path.stat()
+    except OSError:
+        return False
+    for each in numbers:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(PROC / str(pid) / "fd" / each), there):
+                return True
+    return False
+
+
 def listeners(port: int) -> list[Listener]:
     """Who listens on a TCP port, on any address."""
     found = []

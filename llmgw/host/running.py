@@ -11,8 +11,8 @@ from typing import Any
 from llmgw import __version__
 from llmgw.core.findings.rules import listed, quoted
 from llmgw.host import processes
-from llmgw.host.checks import Here, Said, Sentence, check, many, present, span
-from llmgw.host.state import SERVER
+from llmgw.host.checks import Here, Said, Sentence, check, legible, many, present, span
+from llmgw.host.leases import SERVER
 
 SLOW = 0.25
 """Seconds for an answer to a question that needs no thought, at best of a few."""
@@ -135,7 +135,7 @@ def _units(here: Here) -> Iterator[tuple[Path, str]]:
     for place in (*UNITS, *USER_UNITS):
         folder = Path(place.replace("~", str(user)))
         for path in sorted(folder.glob("*llmgw*.service")) if present(folder) else ():
-            text = path.read_text(errors="replace")
+            text = (legible(path) or b"").decode(errors="replace")
             if "server run" in text:
                 yield path, text
 

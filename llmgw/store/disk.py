@@ -70,23 +70,23 @@ def kinds(path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Raises Refused for what SQLite must not be let at: `no_plain_file`, `damaged_state` for a damaged log, and
-    `lost_state` for a log whose database is gone or empty. A database that is not there is none of these."""
+    """Raises Refused for what SQLite must not be let at: `no_plain_file`, `lost_state` for a log whose database is gone
+    or empty, and `damaged_state` for a damaged one. A database that is not there is none of these."""
     kinds(path)
     found = log(path)
     name = beside(path, "wal").name
+    if found is not Log.NONE and (not path.exists() or blank(path)):
+        what = "is empty" if path.exists() else "is missing"
+        raise Refused(
+            f"{path} {what}, and its log {name} is there: opening it would remove that.",
+            fix=f"Move {name} away and restore a copy from {path.parent / 'backups'}.",
+            code="lost_state",
+        )
     if found is Log.DAMAGED:
         raise damaged(
             f"its log {name} does not begin as one",
             path,
             f"or move {name} away to go on with what {path.name} holds without it",
-        )
-    if found is Log.SOUND and (not path.exists() or blank(path)):
-        what = "is empty" if path.exists() else "is missing"
-        raise Refused(
-            f"{path} {what}, and its log {name} holds what was written to it last: opening it would remove that.",
-            fix=f"Move {name} away and restore a copy from {path.parent / 'backups'}.",
-            code="lost_state",
         )
 
 

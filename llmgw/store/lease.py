@@ -22,8 +22,8 @@ from llmgw.errors import DiskFull, Refused
 from llmgw.store.db import Tx
 
 _HOW = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_LAST_PID = 1 << 22
-"""PID_MAX_LIMIT of proc(5)."""
+_LAST_PID = (1 << 31) - 1
+"""What a pid_t holds."""
 _LATEST = float(1 << 35)
 """Unix seconds of the year 3058: localtime(3) knows no end, Python does."""
 _LONGEST = 100

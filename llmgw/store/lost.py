@@ -37,7 +37,7 @@ def found(path: Path) -> Loss | None:
     Writes nothing. Raises Refused as `look.summary`: what is damaged is not lost, what cannot be told is not evident.
     """
     disk.kinds(path)  # a FIFO has no size either
-    log = disk.log(path) is disk.Log.SOUND
+    log = disk.log(path) is not disk.Log.NONE
     gone = not path.exists()
     if gone or disk.blank(path):
         shown = _shown(path, log=log, gone=gone)
@@ -88,7 +88,7 @@ def _shown(path: Path, *, log: bool, gone: bool) -> str | None:
     """What shows that there was a state."""
     every = copies(path)
     if log:
-        return f"its log {disk.beside(path, 'wal').name} holds what was written to it last"
+        return f"its log {disk.beside(path, 'wal').name} is there"
     if every:
         return f"{every[-1].name} is a copy of what it held"
     # An operator may have put the token there himself, but nobody makes an empty state.db.

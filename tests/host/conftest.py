@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,8 @@ from llmgw.store.db import Store, Tx
 from tests.core.findings.fixes import wrong
 
 Look = Callable[..., Report]
+LARGE = 256 << 20
+"""Bytes of a file that is not read whole here: a sparse one."""
 
 
 @pytest.fixture(scope="session")
@@ -108,10 +112,15 @@ def codes(report: Report, severity: str | None = None) -> set[str]:
     return {one.code for one in report.problems if severity is None or one.severity == severity}
 
 
-def tree(place: Path) -> dict[str, tuple[int, int, int, int]]:
-    """What is there: a difference between two of these is a trace."""
-    found = {}
+def tree(place: Path) -> dict[str, tuple[object, ...]]:
+    """What is there, every byte of it: a difference between two of these is a trace."""
+    found: dict[str, tuple[object, ...]] = {}
     for path in [place, *place.rglob("*")]:
         info = path.lstat()
-        found[str(path)] = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino)
+        holds = b""
+        if stat.S_ISREG(info.st_mode) and info.st_size < LARGE:
+            holds = hashlib.sha256(path.read_bytes()).digest()
+        elif stat.S_ISLNK(info.st_mode):
+            holds = os.fsencode(os.readlink(path))
+        found[str(path)] = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino, info.st_uid, holds)
     return found

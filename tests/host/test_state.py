@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -15,8 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from llmgw import __version__
 from llmgw.config.home import Home, host_name
-from llmgw.host import processes
+from llmgw.host import doctor, facts, processes
+from llmgw.host.checks import Here, Server
 from llmgw.store import look as looking
 from llmgw.store.db import open_read_only
 from tests.host.conftest import Look, codes, said, tree
@@ -76,11 +81,24 @@ def test_a_damaged_copy_is_not_recommended(home: Home, look: Look):
 
 
 def test_an_empty_file(home: Home, look: Look):
-    """SQLite takes it for a database without tables: the next start makes them."""
+    """SQLite takes it for a database without tables, and the next start would make them."""
     os.truncate(home.database, 0)
     report = look()
+    text = said(report, "state_lost")
+    assert "state.db is empty, but state-2026-01-01.db is a copy of what it held" in text
+    assert not codes(report) & {"state_damaged", "state_older", "not_checked"}
+    subprocess.run(["sh", "-ec", text.split("`")[1]], check=True)
+    assert look().ok
+
+
+def test_a_first_start_that_was_killed_is_no_loss(home: Home, look: Look):
+    """An empty file beside an identity, before anything was kept: no token, no copy."""
+    os.truncate(home.database, 0)
+    home.token.unlink()
+    shutil.rmtree(home.backups)
+    report = look()
     assert "0001_initial" in said(report, "state_older")
-    assert "state_damaged" not in codes(report)
+    assert not codes(report) & {"state_damaged", "state_lost", "state_missing"}
 
 
 def test_rows_that_refer_to_nothing(home: Home, look: Look):
@@ -133,9 +151,13 @@ def test_it_is_looked_at_while_it_is_written(home: Home, look: Look):
 
 def test_a_state_that_is_gone(home: Home, look: Look):
     home.database.unlink()
-    assert "state-2026-01-01.db is the newest copy" in said(look(), "state_missing")
+    text = said(look(), "state_lost")
+    assert "state.db is missing, but state-2026-01-01.db is a copy of what it held" in text
+    assert "With the server stopped, run `rm -f" in text
+    assert "state_missing" not in codes(look())
     (home.backups / "state-2026-01-01.db").unlink()
     assert "there is no copy" in said(look(), "state_missing")
+    assert "state_lost" not in codes(look())
 
 
 def test_a_clock_that_was_set_back(home: Home, look: Look):
@@ -158,6 +180,61 @@ def test_a_large_log(home: Home, look: Look):
 def test_a_quarantined_node_is_known_without_a_server(home: Home, look: Look):
     edit(home.database, "UPDATE nodes SET quarantined = 'its host key changed'")
     assert "1 node quarantined: gpu01" in said(look(), "nodes_quarantined")
+
+
+def test_a_log_that_is_none(home: Home, look: Look):
+    killed_while_writing(home.database)
+    (home.path / "state.db-wal").write_bytes(os.urandom(50_000))
+    text = said(look(), "state_damaged")
+    assert "its log state.db-wal does not begin as one" in text
+    without, with_copy = text.split("`")[1::2]
+    assert "state-2026-01-01.db" in with_copy
+    subprocess.run(["sh", "-ec", without], check=True)
+    assert look().ok
+    assert (home.path / "state.db-wal.lost").exists()
+
+
+def test_copies_that_cannot_be_made(home: Home, look: Look):
+    shutil.rmtree(home.backups)
+    home.backups.touch()
+    text = said(look(), "backups_unusable")
+    subprocess.run(["sh", "-ec", text.partition(" → ")[2]], check=True)
+    assert "backups_unusable" not in codes(look())
+
+
+def test_a_copy_that_was_saved_when_the_state_was_replaced(home: Home, look: Look):
+    saved = home.backups / "state-2026-01-01.rescued-120000.db"
+    shutil.copy(home.database, saved)
+    assert "backup_newer" not in codes(look())
+    edit(saved, f"UPDATE events SET at = {time.time()}")
+    edit(home.database, "UPDATE events SET at = 5")
+    text = said(look(), "backup_newer")
+    subprocess.run(["sh", "-ec", text.split("`")[1]], check=True)
+    assert "backup_newer" not in codes(look())
+
+
+def test_a_server_whose_state_was_replaced(home: Home, look: Look, monkeypatch: pytest.MonkeyPatch):
+    """It has open what it opened, whatever bears the name now."""
+    answers = Server({"version": __version__}, 0.001, {})
+    real = facts.look
+
+    def as_if_we_served(*args: object) -> Here:
+        here = real(*args)  # type: ignore[arg-type]
+        here.server, here.held, here.held_by = answers, True, os.getpid()
+        return here
+
+    monkeypatch.setattr(doctor, "look", as_if_we_served)
+    with home.database.open("rb"):
+        assert "state_replaced" not in codes(look())
+        shutil.copy(home.database, home.path / "other")
+        (home.path / "other").rename(home.database)
+        text = said(look(), "state_replaced")
+        assert f"the server (pid {os.getpid()}) has another file open" in text
+        assert f"`kill {os.getpid()}`" in text
+        home.database.unlink()
+        report = look()
+    assert "state_replaced" in codes(report)
+    assert not codes(report) & {"state_missing", "state_lost"}, "to restore a copy now would be a second replacement"
 
 
 # ---- the lease ----

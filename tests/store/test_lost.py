@@ -121,7 +121,7 @@ async def test_a_log_without_its_database_is_never_thrown_away(path: Path, lose)
     """SQLite removes it, even when it is opened to be read only."""
     lose(path)
     error = await refused(path)
-    assert "its log state.db-wal holds what was written to it last" in error.message
+    assert "its log state.db-wal is there" in error.message
     assert "There is no sound copy" in error.fix
     before = everything(path.parent)
     for attempt in (lambda: look.summary(path), lambda: look.complaint(path), lambda: open_read_only(path)):

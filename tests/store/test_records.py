@@ -50,7 +50,7 @@ WORDS = st.from_regex(r"[!-~\u00e0-\u00ff]{1,20}", fullmatch=True)
 PATHS = st.from_regex(r"/[a-z0-9\u00e0-\u00ff]{1,9}(/[a-z]{1,9})?", fullmatch=True)
 ADDRESSES = st.builds(Address, host=WORDS, port=st.integers(1, 65535), user=WORDS, config_host=optional(TEXT))
 OPTIONS = st.builds(
-    NodeOptions, root=optional(PATHS), nvidia_smi=optional(PATHS), engines=st.dictionaries(TEXT, TEXT, max_size=3)
+    NodeOptions, root=optional(PATHS), nvidia_smi=optional(PATHS), engines=st.dictionaries(TEXT, PATHS, max_size=3)
 )
 PROBLEMS = st.builds(Problem, code=TEXT, severity=st.sampled_from(["note", "warning", "error"]), message=TEXT, fix=TEXT)
 NODES = st.builds(

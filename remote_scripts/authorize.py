@@ -9,6 +9,7 @@ import stat
 import prelude
 
 TRIES = 3
+MOST = 4 << 20
 DROPBEAR = b'no-pty,no-agent-forwarding,no-X11-forwarding,permitopen="127.0.0.1:*"'
 # dropbear(8), from 2022.82 on: it ignores a key with a restriction that it does not know, its `restrict` forbids all
 # forwarding whatever else is said, and it has no word for remote listeners.
@@ -67,10 +68,14 @@ def for_dropbear(line, key):
 def read(path):
     """(contents, what tells this state of the file from any other), or (b"", None) when there is none."""
     try:
+        plain = stat.S_ISREG(os.stat(path).st_mode)  # before it is opened: a FIFO would wait for ever
+        if not plain:
+            prelude.fail("keys_unusable", "%s is no plain file" % path, "Look at it by hand.")
         with open(path, "rb") as file:
             info = os.fstat(file.fileno())
-            if not stat.S_ISREG(info.st_mode) or info.st_size > 4 << 20:
-                prelude.fail("unsafe_root", "%s is no plain file" % path, "Look at it by hand.")
+            if info.st_size > MOST:
+                prelude.fail("keys_unusable", "%s has %d MB: no server reads that" % (path, info.st_size >> 20),
+                             "Look at it by hand.")
             return file.read(), info
     except FileNotFoundError:
         return b"", None
@@ -86,7 +91,11 @@ def write(path, data, before):
     """Beside it, then renamed: owner, mode and labels as before. False when somebody else wrote in between."""
     # Not named by our pid: machines that share this home have the same ones.
     beside = "%s.llmgw-%s" % (path, os.urandom(6).hex())
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except PermissionError:
+        prelude.fail("keys_unusable", "this user may write nothing beside %s" % path,
+                     "Correct the owner and mode of %s, or use --no-key." % os.path.dirname(path))
     try:
         try:
             prelude.write_all(fd, data)
@@ -152,6 +161,13 @@ def noted():
     return kept
 
 
+def look(folder, path, key):
+    """Whether our line is there, and what would have to be made for it. Writes nothing."""
+    data = read(path)[0]
+    return {"present": any(is_ours(each, key) for each in lines_of(data)), "path": path,
+            "missing": [each for each in (folder, path) if not os.path.lexists(each)]}
+
+
 def add(folder, path, line, key):
     created = []
     if not os.path.isdir(folder):
@@ -161,19 +177,21 @@ def add(folder, path, line, key):
         created.append(path)
     changed = change(os.path.realpath(path), lambda data: added(data, line, key))
     trace(created, key.decode())
-    return {"changed": changed, "path": path, "created": created}
+    return {"changed": changed, "path": path, "created": created, "removed": []}
 
 
 def remove(folder, path, key):
     """Takes our line out; the file and the folder go too when we made them and nothing else is in them."""
     if not os.path.isfile(path):
-        return {"changed": False, "path": path, "created": []}
-    changed, made = change(os.path.realpath(path), lambda data: removed(data, key)), noted()
+        return {"changed": False, "path": path, "created": [], "removed": []}
+    changed, made, gone = change(os.path.realpath(path), lambda data: removed(data, key)), noted(), []
     if path in made and os.path.getsize(path) == 0:
         os.unlink(path)
+        gone.append(path)
     if folder in made and not os.listdir(folder):
         os.rmdir(folder)
-    return {"changed": changed, "path": path, "created": []}
+        gone.append(folder)
+    return {"changed": changed, "path": path, "created": [], "removed": gone}
 
 
 def main(args):
@@ -183,6 +201,8 @@ def main(args):
         prelude.fail("bad_argument", "the key must be one word and the line one line")
     folder = os.path.join(prelude.home(), ".ssh")
     path = os.path.join(folder, "authorized_keys")
+    if args.get("action") == "look":
+        return look(folder, path, key)
     if args.get("action") == "remove":
         return remove(folder, path, key)
     if args.get("action") != "add" or not is_ours(line, key):

@@ -1,14 +1,18 @@
 """Takes llmgw off a node: its own directories, and outside them just what the trace says that it made.
 
-Refuses while something of ours runs. Nothing outside the root is ever removed unless it is empty. In a home that
-several nodes share, engines and weights go with the last of them.
+Refuses while something of ours runs. Nothing outside the root is ever removed unless it is empty, and inside it nothing
+that does not have the shape of what llmgw puts there: a root may be a directory that somebody else uses too. In a home
+that several nodes share, engines and weights go with the last of them.
 """
 import os
+import re
 import shutil
 
 import prelude
 
 STORES = ("engines", "weights")
+DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+BUILT = re.compile(r"\.[A-Za-z0-9][A-Za-z0-9._+-]*\.(new|old|archive|lock)\Z")
 
 
 def running():
@@ -31,6 +35,28 @@ def others(root, host):
     return [path for path in paths if path != host and os.path.isdir(path) and not os.path.islink(path)]
 
 
+def weights():
+    """A directory for each digest."""
+    base = prelude.found("weights")
+    return [prelude.found("weights", name) for name in sorted(os.listdir(base)) if DIGEST.match(name)] if base else []
+
+
+def engines():
+    """What was installed, and what an install that was cut left beside it."""
+    base, own = prelude.found("engines"), []
+    for engine in sorted(os.listdir(base)) if base else ():
+        folder = os.path.join(base, engine)
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) and not os.path.islink(folder) else ():
+            path = os.path.join(folder, name)
+            if BUILT.match(name) or os.path.isfile(os.path.join(path, "installed.json")) and not os.path.islink(path):
+                own.append(path)
+    return own
+
+
+def delete(path):
+    shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+
+
 def empty(path):
     """Whether a path may go: an empty directory or an empty file, and no link."""
     if os.path.islink(path):
@@ -46,7 +72,7 @@ def plan(args):
     root, host = prelude.root_path(), prelude.host_path()
     sharing, own = others(root, host), [prelude.found_host()]
     if not sharing:
-        own += [prelude.found(name) for name in STORES]
+        own += weights() + engines()
     made = set(args.get("trace") or ()).union(prelude.trace_of(host).get("created", []) if own[0] else ())
     return {"remove": [path for path in own if path], "made": sorted(made, reverse=True),
             "shared_with": [os.path.basename(each) for each in sharing], "running": running()}
@@ -64,7 +90,7 @@ def purge(args):
                          "Stop them first.", pids=found["running"])
         hand_over(others(root, host), found["made"])
         for path in found["remove"]:
-            shutil.rmtree(path)
+            delete(path)
     return sweep(found["remove"], found["made"], root)
 
 
@@ -79,7 +105,9 @@ def hand_over(sharing, made):
 
 def sweep(removed, made, root):
     """Empty directories of ours, the root, and what the trace lists: innermost first, each only when it is empty."""
-    inner = [os.path.join(root, "hosts")]
+    engines = os.path.join(root, "engines")
+    inner = [os.path.join(engines, name) for name in os.listdir(engines)] if os.path.isdir(engines) else []
+    inner += [os.path.join(root, name) for name in ("hosts",) + STORES]
     for path in inner + sorted(set(made), key=len, reverse=True):
         if os.path.lexists(path) and empty(path):
             if os.path.isdir(path):
@@ -87,8 +115,7 @@ def sweep(removed, made, root):
             else:
                 os.unlink(path)
             removed.append(path)
-    left = [path for path in removed + inner + made + [os.path.join(root, name) for name in STORES]
-            if os.path.lexists(path)]
+    left = [path for path in removed + inner + made if os.path.lexists(path)]
     inside = [os.path.join(root, name) for name in sorted(os.listdir(root))] if os.path.isdir(root) else []
     return {"removed": removed, "left": sorted(set(left + inside))}
 

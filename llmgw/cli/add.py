@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydantic import ValidationError
 
 from llmgw.admin.client import AdminClient, part
 from llmgw.cli import session
 from llmgw.cli.answers import Answers
 from llmgw.cli.board import LOOK, Board, board
 from llmgw.cli.check import Finding, report
+from llmgw.cli.options import checked, node_options, pairs
 from llmgw.cli.output import Seconds, say
 from llmgw.config.home import host_name
 from llmgw.config.load import load_settings
 from llmgw.config.settings import Settings
-from llmgw.engines.registry import engines
 from llmgw.errors import LlmgwError, NodeError, Refused, TimedOut
-from llmgw.model.base import NAME_RULE, is_name
 from llmgw.model.engine import InstallState
 from llmgw.model.node import Address, NodeOptions
 from llmgw.model.requests import Join, Joined, NodeDetail, Whoami
@@ -39,17 +37,6 @@ RETRIES = 20
 """Half seconds that an engine which failed is given to be put right by another try."""
 FINAL = ("superseded", "foreign_controller", "unsafe_root", "bad_argument")
 """What no waiting mends: the node says no."""
-
-
-def pairs(values: tuple[str, ...], option: str, between: str = "=") -> dict[str, str]:
-    """`("a=1", "b=2")` as a mapping. Raises UsageError that names the option."""
-    found = {}
-    for value in values:
-        key, mark, text = value.partition(between)
-        if not (key and mark and text):
-            raise click.UsageError(f"{option} {value!r}: write {option} KEY{between}VALUE.")
-        found[key] = text
-    return found
 
 
 @click.command()
@@ -79,18 +66,7 @@ def add(hosts: tuple[str, ...], **options: Any) -> None:
     First contact is made with your own keys, agent and SSH configuration. Nothing is written to a machine before it
     has passed preflight, but for what you agree to have mended. Several machines are added side by side.
     """
-    if options["name"] and len(hosts) > 1:
-        raise click.UsageError("--name goes with one host.")
-    if options["name"] and not is_name(options["name"]):
-        raise click.UsageError(f"--name {options['name']!r}: names are {NAME_RULE}.")
-    if options["trust_key"] and options["fingerprint"]:
-        raise click.UsageError("--trust-key and --fingerprint say the same; give one of them.")
-    for engine in pairs(options["engines"], "--engine"):
-        if engine not in engines():
-            raise click.UsageError(f"--engine {engine}: there is no such engine; known: {', '.join(engines())}.")
-    hosts = tuple(dict.fromkeys(hosts))
-    if options["check_only"] and "local" in hosts:
-        raise click.UsageError("local is this machine; it is looked over once it is a node: llmgw node check.")
+    hosts = checked(hosts, options)
     session.run(_check(hosts, options) if options["check_only"] else _add(hosts, options))
 
 
@@ -98,9 +74,14 @@ async def _add(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
     async with session.acting("node add") as client:
         me = await client.get("/whoami", Whoami)
         machines = await _machines(client)
-        with board(hosts, as_json=options["as_json"]) as shown:
-            stories = [_story(client, me, machines, host, options, shown) for host in hosts]
-            ends = await asyncio.gather(*stories, return_exceptions=True)
+        going_on: list[str] = []
+        try:
+            with board(hosts, as_json=options["as_json"]) as shown:
+                stories = [_story(client, me, machines, host, options, shown, going_on) for host in hosts]
+                ends = await asyncio.gather(*stories, return_exceptions=True)
+        finally:
+            for sentence in going_on:
+                say(sentence)
     for end in ends:
         if isinstance(end, str) and not options["as_json"]:
             click.echo(end)
@@ -116,22 +97,35 @@ async def _add(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
 
 async def _machines(client: AdminClient) -> list[Machine]:
     snapshot = await client.get("/snapshot", Snapshot)
-    return [(node.id, node.machine_id, node.boot_id) for node in snapshot.nodes if node.machine_id]
+    return [Machine(one.id, one.machine_id, one.boot_id, one.host_key) for one in snapshot.nodes if one.machine_id]
 
 
 async def _story(
-    client: AdminClient, me: Whoami, machines: list[Machine], host: str, options: dict[str, Any], shown: Board
+    client: AdminClient,
+    me: Whoami,
+    machines: list[Machine],
+    host: str,
+    options: dict[str, Any],
+    shown: Board,
+    going_on: list[str],
 ) -> str:
-    """One machine from first contact to ready. Its id."""
+    """One machine from first contact to ready. Its id. `going_on` gets a sentence where that goes on without us."""
 
     async def tell(step: str, text: str, **more: Any) -> None:
         shown.tell(host, step, text, **more)
 
+    joined: Joined | None = None
     try:
         joined = await _contact(client, me, machines, host, options, shown)
         return await follow(client, joined, tell, options["timeout"])
     except LlmgwError as exc:
         shown.failed(host, exc)
+        raise
+    except asyncio.CancelledError:
+        if joined is not None:  # it is a node by now, and the server goes on with it
+            name = joined.node.id
+            goes_on = "its engines are installed when a server runs" if client.alone else "the server goes on with it"
+            going_on.append(f"{name} is a node already; {goes_on}. To undo that: llmgw node remove {name} --purge")
         raise
 
 
@@ -146,8 +140,10 @@ async def follow(client: AdminClient, joined: Joined, tell: Any, timeout: float)
     if joined.adding_by is not None:
         await tell("join", f"{name} is being added already ({joined.adding_by}); this one waits for it")
     else:
-        known = f"{name} is known already; it is checked again"
-        await tell("join", known if joined.known else f"{name} is being added")
+        known = f"{name} was a node already; it is checked again"
+        if joined.moved_from is not None:
+            known += f", and reached at {joined.node.address.typed} from now on, no more at {joined.moved_from.typed}"
+        await tell("join", known if joined.known else f"taken in as {name}")
     try:
         async with asyncio.timeout(timeout):
             async for event in client.events(after=joined.after_event, node=name):
@@ -187,7 +183,7 @@ async def _settled(client: AdminClient, name: str) -> NodeDetail:
 async def _contact(
     client: AdminClient, me: Whoami, machines: list[Machine], host: str, options: dict[str, Any], shown: Board
 ) -> Joined:
-    wanted, labels = _node_options(options), pairs(options["labels"], "--label")
+    wanted, labels = node_options(options), pairs(options["labels"], "--label")
     if host == "local":
         term = _local_term(wanted.root, options["name"]) if options["take_over"] else None
         here = Join(
@@ -237,7 +233,7 @@ def _first_contact(
         options["name"],
         wanted,
         labels,
-        fingerprint=options["trust_key"] or options["fingerprint"],
+        fingerprint=(options["trust_key"] or options["fingerprint"] or "").rstrip("=") or None,
         trust_key=bool(options["trust_key"]),
         take_over=options["take_over"],
         mend=options["mend"],
@@ -247,27 +243,6 @@ def _first_contact(
         pins=session.home().known_hosts,
     )
     return Story(wish, me, login=login, user=settings.ssh.user, operator=answers)
-
-
-def _node_options(options: dict[str, Any]) -> NodeOptions:
-    fabrics = pairs(options["fabrics"], "--fabric", ":")
-    try:
-        return NodeOptions(
-            root=options["root"],
-            nvidia_smi=options["nvidia_smi"],
-            ib_root=options["ib_root"],
-            engines=pairs(options["engines"], "--engine"),
-            fabrics={name: tuple(filter(None, text.split(","))) for name, text in fabrics.items()},
-            despite=options["despite"],
-            own_key=not options["no_key"],
-            identities=tuple(str(Path(one).expanduser().absolute()) for one in options["identities"])
-            if options["no_key"]
-            else (),
-        )
-    except ValidationError as exc:
-        first = exc.errors()[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
-        raise click.UsageError(f"{option}: {first['msg'].removeprefix('Value error, ')}.") from None
 
 
 def _whose() -> str:
@@ -291,7 +266,7 @@ async def _check(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
     with board(hosts, steps=LOOK) as shown:
 
         async def one(host: str) -> None:
-            story = _first_contact(settings, host, options, shown, None, _node_options(options), {})
+            story = _first_contact(settings, host, options, shown, None, node_options(options), {})
             try:
                 found = await story.check()
             except LlmgwError as exc:

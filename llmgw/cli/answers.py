@@ -9,11 +9,13 @@ from typing import Any
 import click
 
 from llmgw.admin.text import clean
+from llmgw.cli import ask
 from llmgw.cli.board import Board
 from llmgw.config.settings import Settings
 from llmgw.core.fabric import Group
 from llmgw.core.remedies import Remedy
 from llmgw.errors import Refused
+from llmgw.model.base import NAME_RULE, is_name
 from llmgw.model.node import Problem
 from llmgw.model.secret import Secret
 from llmgw.protocol.randomart import randomart
@@ -45,32 +47,31 @@ class Answers:
                 code="host_key_unknown",
             )
 
-        def question() -> bool:
+        async def question() -> bool:
             click.echo("\n".join(_picture(key)), err=True)
-            return click.confirm(
-                f"{host} shows the host key {fingerprint}, which nobody here knows. Trust it?", err=True
-            )
+            click.echo(f"{self._named(host)} shows a host key that nobody here knows:\n  {fingerprint}", err=True)
+            return await ask.confirm("Trust it?")
 
-        return await self._shown.ask(question)
+        return await self._shown.ask(self._host, question)
 
     async def go_on(self, problems: Sequence[Problem]) -> bool:
         if not self._shown.interactive or self._options["check_only"]:
             return False
 
-        def question() -> bool:
+        async def question() -> bool:
             for problem in problems:
                 click.echo(
                     f"{click.style('error', fg='red')}  {clean(problem.message)}\n       {clean(problem.fix)}", err=True
                 )
-            return click.confirm(f"Add {self._host} all the same?", default=False, err=True)
+            return await ask.confirm(f"Add {self._host} all the same?", default=False)
 
-        return await self._shown.ask(question)
+        return await self._shown.ask(self._host, question)
 
     async def mend(self, remedy: Remedy) -> bool:
         if not self._shown.interactive:
             return False
         asked = f"{self._host}: llmgw would {clean(remedy.does)}:\n  {clean(remedy.command)}\nDo it now?"
-        return await self._shown.ask(lambda: click.confirm(asked, default=True, err=True))
+        return await self._shown.ask(self._host, lambda: ask.confirm(asked, default=True))
 
     async def password(self, remedy: Remedy, why: str) -> Secret | None:
         if not self._shown.interactive:
@@ -82,34 +83,30 @@ class Answers:
         if not self._shown.interactive:
             return {}
 
-        def question() -> dict[str, tuple[str, ...]]:
+        async def question() -> dict[str, tuple[str, ...]]:
             named: dict[str, tuple[str, ...]] = {}
             for group in found:
-                name = click.prompt(
-                    f"{self._host}: {clean(group)}. Name of the fabric it is on (empty: none)",
-                    default="",
-                    show_default=False,
-                    err=True,
-                ).strip()
+                asked = f"{self._host}: {clean(group)}. Name of the fabric it is on (empty: none): "
+                name = (await ask.line(asked) or "").strip()
+                while name and not is_name(name):
+                    click.echo(f"{name!r} is no name: {NAME_RULE}", err=True)
+                    name = (await ask.line(asked) or "").strip()
                 if name:
                     named[name] = (*named.get(name, ()), *group.adapters)
             return named
 
-        return await self._shown.ask(question)
+        return await self._shown.ask(self._host, question)
 
     async def type_in(self, question: str, echo: bool) -> str | None:
-        def ask() -> str | None:
-            try:
-                return str(
-                    click.prompt(question.rstrip(": "), hide_input=not echo, default="", show_default=False, err=True)
-                )
-            except click.Abort:
-                return None
-
-        return await self._shown.ask(ask)
+        asked = f"{self._named(question.rstrip(': '))}: "
+        return await self._shown.ask(self._host, lambda: ask.line(asked, hidden=not echo))
 
     async def passphrase(self, path: str) -> str | None:
         return await self.type_in(f"Passphrase for {path}", False)
+
+    def _named(self, text: str) -> str:
+        """With the machine as it was typed, where that is not in the text already: several may ask."""
+        return text if self._host in text else f"{self._host}: {text}"
 
 
 def _picture(key: str) -> list[str]:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import click
@@ -47,8 +47,8 @@ class Board(Protocol):
 
     def tell(self, host: str, step: str, text: str, **more: Any) -> None: ...
     def failed(self, host: str, exc: LlmgwError) -> None: ...
-    async def ask(self, question: Callable[[], T]) -> T:
-        """Runs something that talks to the person, alone and off the event loop."""
+    async def ask(self, host: str, question: Callable[[], Awaitable[T]]) -> T:
+        """Runs something that talks to the person about a host, while nobody else does."""
         ...
 
 
@@ -74,8 +74,35 @@ class JsonLines:
     def failed(self, host: str, exc: LlmgwError) -> None:
         self.tell(host, "failed", exc.message, code=exc.code, fix=exc.fix, exit_status=exc.exit_status)
 
-    async def ask(self, question: Callable[[], T]) -> T:
+    async def ask(self, host: str, question: Callable[[], Awaitable[T]]) -> T:
         raise AssertionError("nobody is there to be asked")
+
+
+class _Floor:
+    """One machine at a time talks to the person, and keeps the floor until its next step: a password that was wrong is
+    asked for again before any other machine's."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._host: str | None = None
+        self._asking = False
+
+    @contextlib.asynccontextmanager
+    async def taken(self, host: str) -> AsyncIterator[None]:
+        if self._host != host:
+            await self._lock.acquire()
+            self._host = host
+        self._asking = True
+        try:
+            yield
+        finally:
+            self._asking = False
+
+    def leave(self, host: str) -> None:
+        """The host has gone on."""
+        if self._host == host and not self._asking:
+            self._host = None
+            self._lock.release()
 
 
 class Lines:
@@ -84,9 +111,10 @@ class Lines:
     def __init__(self, hosts: Sequence[str]) -> None:
         self.interactive = sys.stdin.isatty() and sys.stderr.isatty()
         self._width = max(map(len, hosts))
-        self._alone = asyncio.Lock()
+        self._floor = _Floor()
 
     def tell(self, host: str, step: str, text: str, **more: Any) -> None:
+        self._floor.leave(host)
         if more.get("severity") == "note":
             return  # counted at the end of the step; `node check` tells them
         severity = f"{more['severity']}: " if "severity" in more else ""
@@ -97,9 +125,9 @@ class Lines:
     def failed(self, host: str, exc: LlmgwError) -> None:
         self.tell(host, "failed", exc.message)
 
-    async def ask(self, question: Callable[[], T]) -> T:
-        async with self._alone:
-            return await asyncio.to_thread(question)
+    async def ask(self, host: str, question: Callable[[], Awaitable[T]]) -> T:
+        async with self._floor.taken(host):
+            return await question()
 
 
 class Checklist:
@@ -109,23 +137,24 @@ class Checklist:
 
     def __init__(self, hosts: Sequence[str], steps: Sequence[str]) -> None:
         self._hosts = {host: _Host(host, steps) for host in hosts}
-        self._alone = asyncio.Lock()
+        self._floor = _Floor()
         self.console = Console(stderr=True, highlight=False, no_color="NO_COLOR" in os.environ or None)
         self._live: Live | None = None
 
     def tell(self, host: str, step: str, text: str, **more: Any) -> None:
+        self._floor.leave(host)
         self._hosts[host].tell(step, text, more)
 
     def failed(self, host: str, exc: LlmgwError) -> None:
+        self._floor.leave(host)
         self._hosts[host].fail(exc.message)
 
-    async def ask(self, question: Callable[[], T]) -> T:
-        async with self._alone:
+    async def ask(self, host: str, question: Callable[[], Awaitable[T]]) -> T:
+        async with self._floor.taken(host):
             self.leave(wipe=True)  # what stands above a question shall not stand there twice
-            try:
-                return await asyncio.to_thread(question)
-            finally:
-                self.enter()
+            answer = await question()  # where that is broken off nothing is drawn any more
+            self.enter()
+            return answer
 
     def enter(self) -> None:
         """Draws from here on. A new one each time: one that was left would draw over what was written since."""

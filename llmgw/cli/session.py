@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -89,10 +91,44 @@ async def acting(purpose: str) -> AsyncIterator[AdminClient]:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Runs a command's coroutine; on the fast loop where it is installed."""
+    """Runs a command's coroutine; on the fast loop where it is installed.
+
+    SIGTERM and SIGHUP (the terminal was closed) end it as Ctrl-C does: what it has begun is undone first. Exits with
+    128 and the signal's number then.
+    """
+    ended: list[int] = []
     try:
         import uvloop
 
-        uvloop.run(work)
+        uvloop.run(_until_ended(work, ended))
     except ImportError:
-        asyncio.run(work)
+        asyncio.run(_until_ended(work, ended))
+    except asyncio.CancelledError:
+        if not ended:
+            raise
+        sys.exit(128 + ended[0])
+
+
+async def _until_ended(work: Coroutine[Any, Any, None], ended: list[int]) -> None:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def end(number: int) -> None:
+        ended.append(number)
+        if number == signal.SIGHUP:
+            _mute_terminal()
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
+            loop.add_signal_handler(number, end, number)
+    await work
+
+
+def _mute_terminal() -> None:
+    """Nothing can be told to a terminal that is closed, and no attempt to shall keep the end from being reached."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        if os.isatty(descriptor):
+            os.dup2(nowhere, descriptor)
+    os.close(nowhere)

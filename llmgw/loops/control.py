@@ -30,7 +30,7 @@ from llmgw.model.requests import (
     Whoami,
 )
 from llmgw.model.snapshot import Snapshot
-from llmgw.nodes.examine import examine
+from llmgw.nodes.examine import Machine, examine
 from llmgw.ssh.effective import effective
 from llmgw.ssh.identity import parse_public_key
 from llmgw.store import events, keys, models, nodes, replicas
@@ -93,7 +93,9 @@ class Control:
             where=name,
             node_id=name,
             ports=self._world.settings.engine_ports,
-            machines=[(one.id, one.machine_id, one.boot_id) for one in everyone if one.machine_id and one.id != name],
+            machines=[
+                Machine(one.id, one.machine_id, one.boot_id) for one in everyone if one.machine_id and one.id != name
+            ],
         )
         return Checked(node=name, problems=found.problems)
 

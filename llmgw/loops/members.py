@@ -65,7 +65,7 @@ def join(tx: Tx, name: str, wish: Join) -> Joined:
         return Joined(node=node, known=False, after_event=last)
     if same is None:
         raise Refused(
-            f"There is a node {name} already, at {known.address}; {wish.address} is another machine.",
+            f"There is a node {name} already, at {known.address}, and {wish.address} calls itself so too.",
             fix="Give this one another name with --name.",
             code="name_taken",
         )
@@ -91,7 +91,15 @@ def join(tx: Tx, name: str, wish: Join) -> Joined:
         events.add(tx, "node.trust", what, node=known.id)
     events.add(tx, "node.add", f"{known.id} is checked again", node=known.id)
     _tell(tx, known.id, wish)
-    return Joined(node=node, known=True, after_event=last, adding_by=other)
+    moved = known.address if known.address != wish.address else None
+    if moved is not None:
+        events.add(
+            tx,
+            "node.add",
+            f"{known.id} was reached at {moved.typed}, from now on at {wish.address.typed}",
+            node=known.id,
+        )
+    return Joined(node=node, known=True, after_event=last, adding_by=other, moved_from=moved)
 
 
 def _tell(tx: Tx, node: str, wish: Join) -> None:

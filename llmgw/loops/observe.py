@@ -164,12 +164,13 @@ def _probed(
         why = f"its machine id was {now.machine_id} and is now {probe.machine_id}"
         nodes.change(tx, node, quarantined=why)
         events.add(tx, "node.quarantined", f"{node} is quarantined: {why}", node=node, severity=Severity.ERROR)
-    twins = nodes.clones(tx.db, probe.machine_id, probe.boot_id) if probe.machine_id else []
-    others = tuple(twin for twin in twins if twin != node)
+    alike = nodes.alike(tx.db, probe.machine_id) if probe.machine_id else []
+    others = [(other, boot) for other, boot in alike if other != node]
     outside = Surroundings(
         clock_skew=off,
         forwarding=False if relayed else None,
-        same_machine_id=others,
+        same_machine_id=tuple(other for other, boot in others if boot != probe.boot_id),
+        same_machine=tuple(other for other, boot in others if boot == probe.boot_id),
         own_key=now.options.own_key,
         fabrics=now.options.fabrics,
     )

@@ -10,7 +10,7 @@ from llmgw.loops.world import World
 from llmgw.model.replica import Process, Replica, Shard
 from llmgw.model.secret import Secret
 from llmgw.nodes import launch as node_launch
-from llmgw.nodes.remote import Started
+from llmgw.nodes.replies import Started
 from llmgw.store import intents, replicas
 from llmgw.store.db import Tx
 

@@ -31,6 +31,7 @@ class DrainState(StrEnum):
 ENGINE_PORTS = (41000, 41999)
 """On each node, both ends included: where engines listen when the configuration says nothing else."""
 
+_ADAPTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(:[0-9]{1,3})?")
 _PLAIN = re.compile(r"[^\x00-\x20\x7f]{1,255}")
 
 
@@ -48,8 +49,23 @@ def _absolute(value: str | None) -> str | None:
     return value
 
 
+def _fabric(value: tuple[str, ...]) -> tuple[str, ...]:
+    wrong = [one for one in value if not _ADAPTER.fullmatch(one)]
+    if wrong or not value:
+        raise ValueError(f"{(wrong or ['nothing'])[0]!r} is no adapter: as `ibstat -l` lists them, mlx5_0 or mlx5_0:1")
+    return value
+
+
+def _path(value: str) -> str:
+    found = _absolute(value)
+    assert found is not None
+    return found
+
+
 Plain = Annotated[str, AfterValidator(_plain)]
 PlainPath = Annotated[str | None, AfterValidator(_absolute)]
+EnginePath = Annotated[str, AfterValidator(_path)]
+Adapters = Annotated[tuple[str, ...], AfterValidator(_fabric)]
 
 
 class Address(Record):
@@ -88,9 +104,9 @@ class NodeOptions(Record):
     """Directory on the node; None means `~/.local/share/llmgw`."""
     nvidia_smi: PlainPath = None
     ib_root: PlainPath = None
-    engines: dict[str, str] = {}
+    engines: dict[str, EnginePath] = {}
     """Engines named by path on purpose: `{"llamacpp": "/opt/llama.cpp/bin/llama-server"}`."""
-    fabrics: dict[str, tuple[str, ...]] = {}
+    fabrics: dict[Name, Adapters] = {}
     """Name of a fabric → this node's adapters on it: `{"ib0": ("mlx5_0", "mlx5_1")}`."""
     despite: tuple[str, ...] = ()
     """Codes of errors that the operator has accepted: they count as warnings."""

@@ -47,6 +47,8 @@ class Joined(Record):
     node: Node
     known: bool
     """It was a node already; it is looked at again."""
+    moved_from: Address | None = None
+    """Where it was reached until now, where that has changed."""
     adding_by: str | None = None
     """Another `node add` that is under way for the same node."""
     after_event: int

@@ -18,7 +18,9 @@ class Surroundings(Record):
     sessions: int | None = None
     """How many sessions the server granted side by side, where a limit was met."""
     same_machine_id: tuple[str, ...] = ()
-    """Other nodes that have the same machine id."""
+    """Other nodes that have the same machine id, and booted apart from it."""
+    same_machine: tuple[str, ...] = ()
+    """Other nodes that have the same machine id and the same boot id."""
     own_key: bool = True
     """False: none of our keys is to be left there (`--no-key`)."""
     key_line: str | None = None

@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from llmgw.core.findings import judge
 from llmgw.core.findings.rules import ORDER
@@ -16,15 +16,22 @@ from llmgw.model.node import NodeOptions, Problem
 from llmgw.model.preflight import Preflight
 from llmgw.model.probe import Probe
 from llmgw.model.surroundings import Surroundings, skew
-from llmgw.nodes.remote import Runner, preflight_args, probe_args, typed
+from llmgw.nodes.remote import Runner, preflight_args, probe_args
+from llmgw.nodes.replies import typed
 from llmgw.ssh.channels import START
 
+RAN_NOTHING = ("no_answer", "sessions_refused")
 UNUSED_PORT = 9
 """discard: nothing listens there on any machine of today."""
 
 
-Machine = tuple[str, str, str | None]
-"""A node's id, its machine id and its boot id."""
+class Machine(NamedTuple):
+    """A node there is, by what tells machines apart."""
+
+    id: str
+    machine_id: str
+    boot_id: str | None
+    host_key: str = ""
 
 
 class Examinable(Runner, Protocol):
@@ -74,13 +81,14 @@ async def examine(
     node_id: str | None,
     ports: tuple[int, int],
     machines: Sequence[Machine] = (),
+    host_key: str | None = None,
     key_line: str | None = None,
     ask_sudo: bool = False,
 ) -> Examined:
     """Looks at a node in every way there is. Writes nothing there, unless sudo is to be asked (it keeps a log).
 
     `where` names it in sentences, `node_id` is None where its name is to be its hostname. `machines` are the nodes
-    there are; one with the same boot id is this very machine. Raises LinkLost and TimedOut; what the node itself does
+    there are; the one with its `host_key` is this very node. Raises LinkLost and TimedOut; what the node itself does
     wrong is a finding.
     """
     # Side by side: a server that grants one session at a time is found out by that.
@@ -99,15 +107,15 @@ async def examine(
         looking.cancel()
         looking.add_done_callback(_taken)
     forwarding, round_trip = await _forwarding(way)
+    alike = [one for one in machines if one.machine_id == probe.machine_id and one.host_key != host_key]
     outside = Surroundings(
         clock_skew=skew(probe.at, sent, received),
         round_trip=round_trip,
         noise=way.noise,
         forwarding=forwarding,
         sessions=way.session_limit if way.session_limit < START else None,
-        same_machine_id=tuple(
-            name for name, machine, boot in machines if machine == probe.machine_id and boot != probe.boot_id
-        ),
+        same_machine_id=tuple(one.id for one in alike if one.boot_id != probe.boot_id),
+        same_machine=tuple(one.id for one in alike if one.boot_id == probe.boot_id),
         own_key=options.own_key,
         key_line=key_line,
         fabrics=options.fabrics,
@@ -137,10 +145,14 @@ async def _preflight(
 
 
 def _mute(exc: LlmgwError, way: Examinable, node_id: str | None, ports: tuple[int, int]) -> Examined:
-    """A login that runs no script: what it said instead is all there is to judge by."""
-    said = str(exc.data.get("stderr") or exc.data.get("noise") or "") or way.noise
+    """A login that runs no script: what it said instead is all there is to judge by. A script that ran, and failed, or
+    answered nonsense, says it itself."""
+    said = ""
     if exc.code == "no_python":
         said = exc.message
+    elif exc.code in RAN_NOTHING:
+        said = str(exc.data.get("stderr") or exc.data.get("noise") or "").strip() or way.noise.strip()
+        said = said or "nothing"
     mute = Examined(None, None, Surroundings(refusal=said), node_id, ports)
     if mute.errors:
         return mute

@@ -16,7 +16,8 @@ from llmgw.model.replica import Replica, Shard
 from llmgw.model.secret import Secret
 from llmgw.model.weights import Weights
 from llmgw.nodes.provision import choose_build
-from llmgw.nodes.remote import Remote, Started
+from llmgw.nodes.remote import Remote
+from llmgw.nodes.replies import Started
 
 
 async def bring_weights(remote: Remote, weights: Weights, progress: Callable[[float], None]) -> str:

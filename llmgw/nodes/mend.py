@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from llmgw.core.remedies import Remedy, remedies
 from llmgw.errors import LinkLost, LlmgwError, NodeError, Refused
-from llmgw.model.base import Report
 from llmgw.model.secret import Secret
 from llmgw.nodes.examine import Examined
-from llmgw.nodes.operator import Operator
-from llmgw.nodes.remote import OnEvent, Runner, typed
+from llmgw.nodes.operator import Operator, Say
+from llmgw.nodes.remote import OnEvent, Runner
+from llmgw.nodes.replies import Mended, typed
 
 PASSWORD_NEEDED, PASSWORD_WRONG = "sudo_password_needed", "sudo_password_wrong"
 TRIES = 3
@@ -25,28 +25,9 @@ TO_SAY_SO = 45.0
 """Seconds beyond a remedy's own that the script has, to end what is late and to tell."""
 
 
-class Say(Protocol):
-    """Tells of a step."""
-
-    async def __call__(self, step: str, text: str) -> None: ...
-
-
 AskPassword = Callable[[Remedy, str], Awaitable[Secret | None]]
 """Asked for the password of sudo: for what, and the sentence that says why (whose it is, whether one was wrong).
 None: nobody answers."""
-
-
-class Mended(Report):
-    """A remedy that was taken. Whether it helped is for another look to say."""
-
-    remedy: str
-    by: str
-    """`root` or `sudo`."""
-    command: str
-    """What ran, as a person would type it."""
-    said: str = ""
-    """Its last line."""
-    seconds: float = 0.0
 
 
 async def mend(

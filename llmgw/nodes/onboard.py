@@ -17,13 +17,16 @@ from typing import Any, TypeVar
 
 from llmgw.core.fabric import groups
 from llmgw.core.findings.rules import sentence
-from llmgw.errors import LinkLost, LlmgwError, NodeError, Refused, TimedOut, Unreachable
-from llmgw.model.node import Address, NodeOptions, Problem
+from llmgw.errors import LinkLost, NodeError, Refused, TimedOut, Unreachable
+from llmgw.model.node import Address, NodeOptions
 from llmgw.model.probe import Probe
 from llmgw.model.requests import Join, Step, Whoami
+from llmgw.nodes.describe import counted, in_a_line
 from llmgw.nodes.examine import Examined, Machine, examine
+from llmgw.nodes.keyline import KeyLine
 from llmgw.nodes.mend import take_remedies
 from llmgw.nodes.operator import Operator, Wish
+from llmgw.nodes.replies import Outlived, Sleeper, typed
 from llmgw.nodes.target import parse_target
 from llmgw.ssh.connection import Connection, connect
 from llmgw.ssh.identity import (
@@ -58,6 +61,8 @@ class Story:
         self._told: list[Step] = []
         self._address: Address | None = None
         self._host_key: str | None = None
+        self._own: Login | None = None
+        """With the control plane's own key, where it is here and to be left there."""
 
     async def check(self, machines: Sequence[Machine] = ()) -> Examined:
         """Looks only. Raises what `reach` raises; what is wrong with the node is in the findings."""
@@ -71,19 +76,22 @@ class Story:
         Raises Unreachable, TimedOut, Refused (login, host key, preflight, another owner), NodeError, and what `join`
         raises.
         """
+        if key is not None and self._wish.options.own_key:
+            self._own = Login(client_keys=(key,))
         async with contextlib.AsyncExitStack() as undo:
-            wish = await self._through(key, machines, undo)
+            wish = await self._through(machines, undo)
             joined = await join(wish)
             undo.pop_all()  # it is the control plane's now
             return joined
 
-    async def _through(self, key: Path | None, machines: Sequence[Machine], undo: contextlib.AsyncExitStack) -> Join:
+    async def _through(self, machines: Sequence[Machine], undo: contextlib.AsyncExitStack) -> Join:
         """Every step but the last. `undo` gets what has to be done where one of them, or the last, fails."""
         async with self._reached() as connection:
             options = self._wish.options
             found = await self._examined(connection, options, machines)
             if found.probe is not None:
                 await self._owned(found.probe)
+                self._refuse_namesake(found.probe, machines)
                 if fabrics := await self._fabrics(found.probe):
                     options = options.model_copy(update={"fabrics": fabrics})
                     found = found.with_fabrics(fabrics)
@@ -93,12 +101,12 @@ class Story:
             options = options.model_copy(update={"despite": (*options.despite, *accepted)})
             created: tuple[str, ...] = ()
             if options.own_key:
-                created = await self._leave_key(connection, undo)
+                created = await self._key_line().leave(connection, undo)
             else:
                 await self._say("key", "none is left there: the control plane comes with your keys")
-            sleeper = await connection.run_script("engine", {"action": "outlive"}, deadline=20.0)
-        own = options.own_key and key is not None
-        await self._prove(Login(client_keys=(key,)) if own and key is not None else self._login, own, sleeper, probe)
+            reply = await connection.run_script("engine", {"action": "outlive"}, deadline=20.0)
+            sleeper = typed(Sleeper, reply, connection.name)
+        await self._prove(sleeper, probe)
         return self._join(probe, options, created)
 
     @contextlib.asynccontextmanager
@@ -106,7 +114,7 @@ class Story:
         user, host, port = parse_target(self._wish.target)
         self._address = await resolve(host, login=self._login, user=user or self._user, port=port)
         try:
-            connection = await self._waited(self._login, self._wish.wait or 0.0)
+            connection = await self._let_in()
         except Refused as exc:
             if exc.code == "login_refused" and self._login.prompt is None:
                 exc.fix = f"{exc.fix} In a terminal a password is asked for.".lstrip()
@@ -121,6 +129,22 @@ class Story:
             ) from None
         finally:
             await connection.close()
+
+    async def _let_in(self) -> Connection:
+        """A node that is known has the control plane's key already: nobody is asked for a password once more."""
+        wait = self._wish.wait or 0.0
+        if self._own is not None and self._pinned() and self._wish.fingerprint is None:
+            try:
+                return await self._waited(self._own, wait)
+            except Refused as exc:
+                if exc.code != "login_refused":
+                    raise
+        return await self._waited(self._login, wait)
+
+    def _pinned(self) -> list[str]:
+        """The key that this control plane has pinned for the address, if it has."""
+        assert self._address is not None
+        return operator_known_keys(self._address, [self._wish.pins]) if self._wish.pins is not None else []
 
     async def _waited(self, login: Login, limit: float) -> Connection:
         """A connection; one that is refused by a server that is just starting is tried again for `limit` seconds."""
@@ -147,7 +171,7 @@ class Story:
         if self._wish.fingerprint is not None:
             return await connect(address, login=login, host_key=None, ask=self._demand)
         files = [path.expanduser() for path in KNOWN_HOSTS]
-        if self._wish.pins is not None and (pinned := operator_known_keys(address, [self._wish.pins])):
+        if pinned := self._pinned():
             return await connect(address, login=login, host_key=pinned[0])
         alias = await host_key_alias(address, login)
         if known := operator_known_keys(address, files, alias):
@@ -173,14 +197,15 @@ class Story:
             node_id=wish.name,
             ports=wish.ports,
             machines=machines,
+            host_key=self._host_key,
             key_line=self._me.key_line if self._me is not None else None,
             ask_sudo=wish.mend,
         )
         if found.probe is not None:
-            await self._say("identify", _in_a_line(found.probe))
+            await self._say("identify", in_a_line(found.probe))
         for problem in found.problems:
             await self._say("preflight", problem.message, **problem.model_dump(exclude={"message"}))
-        await self._say("preflight", _counted(found.problems))
+        await self._say("preflight", counted(found.problems))
         return found
 
     async def _decided(self, found: Examined) -> tuple[Probe, tuple[str, ...]]:
@@ -216,6 +241,19 @@ class Story:
                 code="foreign_controller",
             )
 
+    def _refuse_namesake(self, probe: Probe, machines: Sequence[Machine]) -> None:
+        """Two machines that call themselves alike are told apart before a byte is written, not after."""
+        name, wish = probe.hostname.lower(), self._wish
+        other = next((one for one in machines if one.id == name), None)
+        if other is None or wish.name is not None or wish.trust_key or other.host_key == self._host_key:
+            return
+        raise Refused(
+            f"There is a node {name} already, and {self._address} calls itself {name} too, with another host key.",
+            fix="Give this one another name with --name; or, if it is that node and was set up anew: --trust-key "
+            f"{host_key_fingerprint(self._host_key or '')}",
+            code="name_taken",
+        )
+
     async def _fabrics(self, probe: Probe) -> dict[str, tuple[str, ...]]:
         """What was declared stays; where nothing was, and there are adapters, the operator is asked."""
         declared = self._wish.options.fabrics
@@ -225,41 +263,24 @@ class Story:
             await self._say("decide", f"fabric {name}: {', '.join(adapters)}")
         return named
 
-    async def _leave_key(self, connection: Connection, undo: contextlib.AsyncExitStack) -> tuple[str, ...]:
-        assert self._me is not None
-        reply = await self._authorize(connection, action="add", line=self._me.key_line)
-        changed, created = bool(reply.get("changed")), tuple(str(path) for path in reply.get("created") or ())
-        if changed:
-            undo.push_async_callback(self._take_back, created)
-        await self._say("key", f"the control plane's key is in {reply.get('path')}{'' if changed else ' already'}")
-        return created
-
-    async def _take_back(self, created: tuple[str, ...]) -> None:
-        """An add that fails leaves nothing behind, as far as the node lets us in once more."""
-        try:
-            connection = await self._connect(self._login)
-            try:
-                await self._authorize(connection, action="remove", trace=list(created))
-            finally:
-                await connection.close()
-        except LlmgwError as exc:
-            await self._say("key", f"the control plane's key could not be taken away again: {exc.message}")
-        else:
-            await self._say("key", "the control plane's key is taken away again")
-
-    async def _authorize(self, connection: Connection, **args: Any) -> dict[str, Any]:
+    def _key_line(self) -> KeyLine:
         wish, me = self._wish, self._me
         assert me is not None
-        about = {"key": me.public_key.split()[1], "root": wish.options.root, "node_id": wish.name or ""}
-        return await connection.run_script("authorize", {**about, **args}, deadline=30.0)
 
-    async def _prove(self, login: Login, own: bool, sleeper: dict[str, Any], probe: Probe) -> None:
+        async def again() -> Connection:
+            return await self._connect(self._login)
+
+        return KeyLine(me, root=wish.options.root, node_id=wish.name or "", again=again, say=self._say)
+
+    async def _prove(self, sleeper: Sleeper, probe: Probe) -> None:
         """From here on the control plane comes by itself, and what it starts must live on: both are tried now, while
         somebody is watching."""
         try:
-            connection = await self._waited(login, SECOND_WAIT if self._wish.wait is None else self._wish.wait)
+            connection = await self._waited(
+                self._own or self._login, SECOND_WAIT if self._wish.wait is None else self._wish.wait
+            )
         except Refused as exc:
-            if not own or exc.code != "login_refused":
+            if self._own is None or exc.code != "login_refused":
                 raise
             raise NodeError(
                 f"{self._address} refuses the control plane's own key although its line is in authorized_keys: "
@@ -269,17 +290,19 @@ class Story:
                 code="key_refused",
             ) from None
         try:
-            outlived = await connection.run_script("engine", {**sleeper, "action": "outlived"}, deadline=20.0)
+            asked = {**sleeper.model_dump(), "action": "outlived"}
+            reply = await connection.run_script("engine", asked, deadline=20.0)
+            outlived = typed(Outlived, reply, connection.name)
         finally:
             await connection.close()
-        if not outlived.get("alive"):
+        if not outlived.alive:
             name = probe.user.name
             raise NodeError(
                 f"{probe.hostname} ends {name}'s processes when the SSH connection ends: no engine would live.",
                 fix=f"Run on it: sudo loginctl enable-linger {name}; or set KillUserProcesses=no in logind.conf.",
                 code="processes_killed",
             )
-        whose = "the control plane logs in with its own key" if own else "your keys log in once more"
+        whose = "the control plane logs in with its own key" if self._own is not None else "your keys log in once more"
         await self._say("prove", f"{whose}; what is started outlives the connection")
 
     def _join(self, probe: Probe, options: NodeOptions, created: tuple[str, ...]) -> Join:
@@ -305,26 +328,3 @@ class Story:
     async def _say(self, step: str, text: str, **more: Any) -> None:
         self._told.append(Step(step=step, message=text))
         await self._operator.say(step, text, **more)
-
-
-def _in_a_line(probe: Probe) -> str:
-    memory = f"{probe.memory.total / (1 << 30):.1f} GiB" if probe.memory.total else "unknown memory"
-    names = [gpu.name or gpu.vendor for gpu in probe.gpus]
-    gpus = ", ".join(
-        f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
-    )
-    threads = f"{probe.cpu.threads} threads" if probe.cpu.threads else "CPU"
-    system = probe.os.pretty or probe.os.id or "Linux"
-    return (
-        f"{probe.hostname}: {system} {probe.os.arch}, {threads}, {memory}, {gpus or 'no GPU'}, "
-        f"python {probe.python.version}"
-    )
-
-
-def _counted(problems: Sequence[Problem]) -> str:
-    counts = [
-        f"{count} {severity}{'s' if count != 1 else ''}"
-        for severity in ("error", "warning", "note")
-        if (count := sum(problem.severity == severity for problem in problems))
-    ]
-    return ", ".join(counts) or "no findings"

@@ -13,6 +13,12 @@ from llmgw.model.node import ENGINE_PORTS, NodeOptions, Problem
 from llmgw.model.secret import Secret
 
 
+class Say(Protocol):
+    """Tells of a step."""
+
+    async def __call__(self, step: str, text: str, **more: Any) -> None: ...
+
+
 class Operator(Protocol):
     """Who adds the node: a person in front of a terminal, or what was said on the command line."""
 

@@ -7,25 +7,21 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any, Protocol
 
 from llmgw import assets
 from llmgw.core.packages import VERBS
 from llmgw.engines.base import Build
 from llmgw.engines.llamacpp import LIBRARIES
-from llmgw.errors import BadReply
-from llmgw.model.base import Report
 from llmgw.model.listing import Listing
 from llmgw.model.node import Node, NodeOptions
 from llmgw.model.probe import Probe
 from llmgw.model.route import ProtocolFactory
 from llmgw.model.secret import Secret
 from llmgw.model.weights import Weights
+from llmgw.nodes.replies import Installed, LogLines, Purged, Started, Stopped, WeightsThere, typed
 from llmgw.protocol.shell import INTERPRETERS
 
-R = TypeVar("R", bound=BaseModel)
 OnEvent = Callable[[dict[str, Any]], None]
 
 CHUNK = 1 << 18
@@ -62,40 +58,6 @@ class Authority:
     cluster_id: str
     controller_id: str
     term: int
-
-
-class Started(Report):
-    already: bool
-    attempt: int
-    pid: int
-    start_ticks: int
-    boot_id: str
-    port: int
-
-
-class Stopped(Report):
-    was: str
-    killed: bool = False
-    pids: tuple[int, ...] = ()
-
-
-class Installed(Report):
-    installed: bool
-    path: str | None = None
-    version_text: str | None = None
-    python: str | None = None
-    reason: str | None = None
-
-
-class WeightsThere(Report):
-    present: bool
-    path: str | None = None
-    partial: int = 0
-
-
-class Purged(Report):
-    removed: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
 
 
 class Remote:
@@ -178,7 +140,7 @@ class Remote:
             "lines": lines,
         }
         reply = await self._runner.run_script("engine", args, deadline=30.0)
-        return [str(line) for line in reply.get("lines", [])]
+        return list(typed(LogLines, reply, self._node.id).lines)
 
     async def install_status(self, build: Build) -> Installed:
         return await self._install(build, "status", deadline=60.0)
@@ -244,7 +206,7 @@ class Remote:
         reply = await self._runner.run_script(
             "install", args, deadline=deadline, payload=payload, payload_size=size, on_event=on_event
         )
-        return typed(Installed, {"installed": True, **reply}, self._node.id)
+        return typed(Installed, reply, self._node.id)
 
 
 def probe_args(options: NodeOptions, node_id: str, ports: tuple[int, int]) -> dict[str, Any]:
@@ -292,16 +254,6 @@ def install_args(build: Build) -> dict[str, Any]:
         "check": list(build.check),
         "requires_python": list(build.requires_python) if build.requires_python else None,
     }
-
-
-def typed(cls: type[R], reply: Any, node: str) -> R:
-    """A node's reply as a record; a reply that is none is an unknown, not a fact."""
-    try:
-        return cls.model_validate(reply)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadReply(f"{node} answered with something that is no {cls.__name__}: {where}: {first['msg']}.") from None
 
 
 async def file_chunks(path: Path, offset: int = 0) -> AsyncIterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llmgw.model.node import Node
 from llmgw.nodes.remote import Authority, Remote, Runner
+from llmgw.nodes.replies import KeyWritten, typed
 
 
 async def leave(
@@ -25,5 +26,7 @@ async def leave(
         },
         deadline=30.0,
     )
-    line = (f"{reply.get('path', 'authorized_keys')} (our line)",) if reply.get("changed") else ()
-    return (*purged.removed, *line), purged.left
+    done = typed(KeyWritten, reply, node.id)
+    line = (f"{done.path} (our line)",) if done.changed else ()
+    left = tuple(path for path in purged.left if path not in done.removed)
+    return (*purged.removed, *line, *done.removed), left

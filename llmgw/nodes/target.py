@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from llmgw.errors import UsageError
+
+_HOST = re.compile(r"[^\s@\"'`$&|;<>()\\{}*?!#-][^\s@\"'`$&|;<>()\\{}*?!#]*")
+"""A name, an address or an alias: nothing that a shell or ssh's own command line would take for something else."""
+_USER = re.compile(r"[^\s:@/\"'`$&|;<>(){}*?!#-][^\s:\"'`&|;<>(){}*?!#]*")
 
 
 def parse_target(target: str) -> tuple[str | None, str, int | None]:
@@ -26,4 +32,17 @@ def parse_target(target: str) -> tuple[str | None, str, int | None]:
         port = int(text)
     if not host or (at and not user):
         raise UsageError(f"{target!r} names no host.", fix="Write [user@]host[:port].")
+    if not _HOST.fullmatch(host) or not _is_name(host):
+        raise UsageError(f"{host!r} is no name of a host.", fix="Write [user@]host[:port].")
+    if at and not _USER.fullmatch(user):
+        raise UsageError(f"{user!r} is no name of a user.", fix="Write [user@]host[:port].")
     return (user if at else None), host, port
+
+
+def _is_name(host: str) -> bool:
+    """Whether the name service could be asked for it: no empty part and none of more than 63 letters."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True

@@ -219,8 +219,8 @@ def _dropped(address: Address, key_shown: bool) -> Unreachable:
         )
     return Unreachable(
         f"{address} closed the connection before the SSH handshake.",
-        fix="sshd does so with too many connections at once (MaxStartups) or after failed logins (PerSourcePenalties); "
-        "it is tried again.",
+        fix="sshd does so with too many connections at once (MaxStartups) or after failed logins (PerSourcePenalties), "
+        "and lets one in again a while later.",
         code="handshake_dropped",
     )
 

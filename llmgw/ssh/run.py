@@ -204,7 +204,8 @@ class Runner:
             await call.settle()
         except TimeoutError:
             message = f"{name} on {self._way.name} did not answer within its deadline."
-            raise TimedOut(message, code="deadline") from None
+            fix = "The link may be down, or the node overloaded; try again."
+            raise TimedOut(message, fix=fix, code="deadline") from None
         except BadReply as exc:
             if exc.code == "truncated" and self._way.closed:
                 raise self._way.lost_error() from None

@@ -22,7 +22,8 @@ from statistics import median
 from llmgw.core.findings import judge
 from llmgw.model.node import Address, NodeOptions
 from llmgw.model.probe import Probe
-from llmgw.nodes.remote import probe_args, typed
+from llmgw.nodes.remote import probe_args
+from llmgw.nodes.replies import typed
 from llmgw.ssh.connection import Connection, connect
 from llmgw.ssh.identity import Login
 from tests.bench.load import cpu_seconds

@@ -28,7 +28,7 @@ from llmgw.model.listing import Exit, Listed, Listing
 from llmgw.model.node import DrainState, LinkState
 from llmgw.model.replica import Replica, ReplicaState
 from llmgw.model.snapshot import Snapshot
-from llmgw.nodes.remote import Started
+from llmgw.nodes.replies import Started
 from llmgw.ssh.pool import LinkStatus
 from llmgw.store import intents, models, nodes, replicas
 from llmgw.store.db import Tx

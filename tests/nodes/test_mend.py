@@ -14,7 +14,8 @@ from llmgw.core.remedies import Remedy
 from llmgw.errors import BadReply, NodeError, Refused
 from llmgw.model.node import Address
 from llmgw.model.secret import MASK, Secret
-from llmgw.nodes.mend import TRIES, Mended, Mender, mend
+from llmgw.nodes.mend import TRIES, Mender, mend
+from llmgw.nodes.replies import Mended
 from llmgw.pki.sshkey import ensure_key, public_key
 from llmgw.ssh.connection import connect
 from llmgw.ssh.identity import Login

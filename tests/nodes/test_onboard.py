@@ -12,13 +12,13 @@ import pytest
 
 from llmgw.core.fabric import Group
 from llmgw.core.remedies import Remedy
-from llmgw.errors import LlmgwError, NodeError, Refused, Unreachable
+from llmgw.errors import BadReply, LlmgwError, NodeError, Refused, Unreachable
 from llmgw.model.node import Address, NodeOptions, Problem
 from llmgw.model.probe import Owner
 from llmgw.model.requests import Join, Whoami
 from llmgw.model.secret import Secret
 from llmgw.model.surroundings import Surroundings
-from llmgw.nodes import onboard
+from llmgw.nodes import examine, onboard
 from llmgw.nodes.examine import Examined
 from llmgw.nodes.onboard import Story
 from llmgw.nodes.operator import Wish
@@ -48,16 +48,29 @@ class Machine:
         self.facts: dict[str, Any] = {}
         self.connects: list[LlmgwError | None] = []
         self.options: list[NodeOptions] = []
+        self.name = "gpu1"
+        self.says: dict[str, Any] = {}
+        """What an action answers in place of the truth."""
+        self.cut: asyncio.Event | None = None
+        """A link on which the writing of the key hangs once it is done."""
 
     async def run_script(self, name: str, args: dict[str, Any], **_: Any) -> dict[str, Any]:
         action = str(args.get("action", args.get("remedy", "")))
         self.ran.append((name, action))
         if name in self.fails:
             raise self.fails[name]
+        if action == "add" and self.cut is not None:
+            self.cut.set()
+            await asyncio.sleep(60)
+        if action in self.says:
+            return dict(self.says[action])
+        path = "~/.ssh/authorized_keys"
         return {
             "outlive": {"pid": 7, "start_ticks": 1, "boot_id": "b"},
             "outlived": {"alive": self.outlives},
-            "add": {"changed": not self.key_is_there, "path": "~/.ssh/authorized_keys", "created": ["/root/.ssh"]},
+            "look": {"present": self.key_is_there, "path": path, "missing": ["/root/.ssh"]},
+            "add": {"changed": not self.key_is_there, "path": path, "created": ["/root/.ssh"]},
+            "remove": {"changed": True, "path": path},
         }.get(action, {"remedy": action, "by": "sudo", "command": "sudo it", "said": "done"})
 
     async def close(self) -> None:
@@ -133,11 +146,13 @@ def story(operator: Operator, **wish: Any) -> Story:
     return Story(Wish("gpu1", **wish), ME, login=Login(), user=None, operator=operator)
 
 
-async def added(operator: Operator, **wish: Any) -> Any:
-    async def join(made: Join) -> Join:
-        return made
+async def keep(made: Join) -> Join:
+    """What stands for the control plane: it takes every node."""
+    return made
 
-    return await story(operator, **wish).add(Path("own"), join)
+
+async def added(operator: Operator, **wish: Any) -> Any:
+    return await story(operator, **wish).add(Path("own"), keep)
 
 
 async def test_the_steps_in_their_order(machine: Machine) -> None:
@@ -145,7 +160,8 @@ async def test_the_steps_in_their_order(machine: Machine) -> None:
     join = await added(operator, by="me", labels={"zone": "a"})
     assert operator.steps() == ["reach", "identify", "preflight", "decide", "key", "prove"]
     assert machine.ran == [
-        ("connect", "operator"), ("examine", ""), ("authorize", "add"), ("engine", "outlive"), ("close", ""),
+        ("connect", "operator"), ("examine", ""), ("authorize", "look"), ("authorize", "add"), ("engine", "outlive"),
+        ("close", ""),
         ("connect", "own"), ("engine", "outlived"), ("close", ""),
     ]  # fmt: skip
     assert (join.host_key, join.by, join.labels, join.created) == (KEY, "me", {"zone": "a"}, ("/root/.ssh",))
@@ -280,13 +296,57 @@ async def test_an_interrupted_add_leaves_nothing(machine: Machine) -> None:
         return made
 
     adding = asyncio.create_task(story(Operator()).add(Path("own"), join))
-    while ("engine", "outlived") not in machine.ran:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        while ("engine", "outlived") not in machine.ran:
+            await asyncio.sleep(0)
     await asyncio.sleep(0)
     adding.cancel()
     with pytest.raises(asyncio.CancelledError):
         await adding
     assert ("authorize", "remove") in machine.ran
+
+
+async def test_an_add_that_is_interrupted_while_the_key_is_written_takes_it_away(machine: Machine) -> None:
+    machine.cut = asyncio.Event()
+    adding = asyncio.create_task(added(Operator()))
+    async with asyncio.timeout(5):
+        await machine.cut.wait()
+    adding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    assert ("authorize", "remove") in machine.ran
+
+
+@pytest.mark.parametrize(
+    ("action", "reply"),
+    [
+        ("look", {}),
+        ("look", {"present": "perhaps", "path": 5}),
+        ("add", {"changed": "no", "path": 5, "created": 7}),
+        ("add", {}),
+        ("outlive", {}),
+        ("outlive", {"pid": "x"}),
+        ("outlived", {"alive": None}),
+    ],
+)
+async def test_a_reply_that_is_none_ends_the_add_and_leaves_nothing(
+    machine: Machine, action: str, reply: dict[str, Any]
+) -> None:
+    machine.says[action] = reply
+    with pytest.raises(BadReply, match="answered with something that is no"):
+        await added(Operator())
+    assert (("authorize", "remove") in machine.ran) is (action != "look")
+
+
+async def test_a_namesake_is_refused_before_anything_is_written(machine: Machine) -> None:
+    there = [examine.Machine(id="gpu01", machine_id="m" * 32, boot_id="b2", host_key="ssh-ed25519 AAAAother")]
+    with pytest.raises(Refused) as caught:
+        await story(Operator()).add(Path("own"), keep, there)
+    assert caught.value.code == "name_taken"
+    assert not [one for one in machine.ran if one[0] == "authorize"]
+    machine.ran.clear()
+    await story(Operator()).add(Path("own"), keep, [there[0]._replace(host_key=KEY)])
+    assert ("authorize", "add") in machine.ran
 
 
 async def test_without_a_key_it_comes_with_the_operators(machine: Machine) -> None:

@@ -6,7 +6,7 @@ from llmgw.engines.base import Build
 from llmgw.errors import NodeError
 from llmgw.model.engine import InstallState, NodeEngine
 from llmgw.nodes.provision import recheck
-from llmgw.nodes.remote import Installed
+from llmgw.nodes.replies import Installed
 
 BUILD = Build(engine="sim", version="builtin", name="script", directory="abc")
 ENTRY = NodeEngine(node="n", engine="sim", version="builtin", state=InstallState.INSTALLED, path="/r/engines/sim/abc")

@@ -18,7 +18,8 @@ from llmgw.model.probe import Probe
 from llmgw.model.weights import FetchState, Weights
 from llmgw.nodes.launch import bring_weights
 from llmgw.nodes.provision import failed, provision, recheck
-from llmgw.nodes.remote import Authority, Installed, Remote, Started, file_chunks, install_args, typed
+from llmgw.nodes.remote import Authority, Remote, file_chunks, install_args
+from llmgw.nodes.replies import Installed, Started, typed
 from llmgw.nodes.target import parse_target
 
 NODE = Node(id="n1", address=Address(host="n1", user="root"), host_key="", created=("~/.ssh",))

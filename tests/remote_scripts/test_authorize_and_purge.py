@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,17 @@ def write(node: Node, data: bytes, mode: int = 0o644) -> None:
 
 
 def test_both_are_made_when_there_is_none(node: Node) -> None:
+    made = [str(keys(node).parent), str(keys(node))]
+    assert authorize(node, "look") == {"present": False, "path": str(keys(node)), "missing": made}
+    assert not keys(node).parent.exists()
     found = authorize(node)
-    assert found == {"changed": True, "path": str(keys(node)), "created": [str(keys(node).parent), str(keys(node))]}
+    assert found == {"changed": True, "path": str(keys(node)), "created": made, "removed": []}
     assert keys(node).read_text() == LINE + "\n"
     assert keys(node).stat().st_mode & 0o777 == 0o600
     assert keys(node).parent.stat().st_mode & 0o777 == 0o700
-    assert authorize(node) == {"changed": False, "path": str(keys(node)), "created": []}
+    assert authorize(node) == {"changed": False, "path": str(keys(node)), "created": [], "removed": []}
+    assert authorize(node, "look") == {"present": True, "path": str(keys(node)), "missing": []}
+    assert authorize(node, "remove", trace=made)["removed"] == made[::-1]
 
 
 @pytest.mark.parametrize("before", [b"", OTHER, OTHER[:-1], OTHER + ODD, ODD + OTHER[:-1], ODD + b"\n\n"])
@@ -121,6 +127,23 @@ def purge(node: Node, **args: Any) -> Any:
     return node.call("purge", action="purge", cluster="k", **args)
 
 
+def test_a_root_that_others_use_too_keeps_what_is_theirs(node: Node) -> None:
+    """Whatever does not have the shape of what llmgw puts there stays, and is named."""
+    theirs = ["weights/llama-70b/model.gguf", "weights/notes", "engines/mine/bin", "engines/e/readme", "hosts/x/y", "z"]
+    for name in theirs:
+        (node.root / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (node.root / name).write_text("precious")
+    before = tree(node.root)
+    work(node)
+    stop(node)
+    shutil.rmtree(node.root / "hosts/x")  # no node of another machine: a purge that shares nothing
+    found = purge(node)
+    after = tree(node.root)
+    assert after == {name: kept for name, kept in before.items() if not name.startswith("hosts")}
+    assert str(node.root / "weights") in found["left"]
+    assert str(node.root / "engines") in found["left"]
+
+
 @pytest.mark.parametrize("before", [None, OTHER[:-1]])
 def test_a_node_is_left_as_it_was(node: Node, before: bytes | None) -> None:
     (node.home / "keep").write_text("mine")
@@ -131,7 +154,9 @@ def test_a_node_is_left_as_it_was(node: Node, before: bytes | None) -> None:
     work(node, trace=created)
     stop(node)
     planned = node.call("purge", action="plan", cluster="k")
-    assert set(planned["remove"]) == {str(node.root / name) for name in ("hosts/n1", "engines", "weights")}
+    digest = hashlib.sha256(b"weights").hexdigest()
+    own = ("hosts/n1", "engines/e/1-b", "engines/e/.1-b.lock", f"weights/{digest}")
+    assert set(planned["remove"]) == {str(node.root / name) for name in own}
     authorize(node, "remove")
     found = purge(node)
     assert found["left"] == []

@@ -54,7 +54,12 @@ def shell_closed(facts: Facts) -> Said:
     return None
 
 
-@rule("login_refuses", "error", "Look at the login shell, its start-up files and ForceCommand in sshd_config.")
+@rule(
+    "login_refuses",
+    "error",
+    "Look at the login shell (`getent passwd USER`: false and nologin run nothing), its start-up files and "
+    "ForceCommand in sshd_config.",
+)
 def login_refuses(facts: Facts) -> Said:
     """The login works and the first command does not run: a start-up file ends it, or another command is forced."""
     known = (login_other_user, python_missing, shell_closed)

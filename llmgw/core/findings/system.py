@@ -111,6 +111,19 @@ def machine_id_cloned(facts: Facts) -> Said:
     )
 
 
+@rule("machine_counted_twice", "warning", "Remove one of them: `llmgw node remove`.")
+def machine_counted_twice(facts: Facts) -> Said:
+    """One machine by two doors, two accounts or two SSH servers: its memory and its cards would be given away twice.
+    Containers of one image on one host look the same; there it is as it should be."""
+    others = facts.outside.same_machine
+    if not others:
+        return None
+    return (
+        f"it is the same machine as {listed(others)} by its machine id and boot id: memory and GPUs are counted twice",
+        f"Remove one of them: `llmgw node remove {others[0]}`. Two containers of one image may stay.",
+    )
+
+
 @on_probe("boot_id_unknown", "error", "Mount /proc completely: /proc/sys/kernel/random/boot_id has to be readable.")
 def boot_id_unknown(probe: Probe, facts: Facts) -> Said:
     """A process is known by boot id, pid and start time. Without the first an engine could be taken for a stranger."""

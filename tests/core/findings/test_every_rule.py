@@ -155,6 +155,7 @@ CASES = [
     Case("machine_id_missing", {"machine_id": ""}, says="is empty"),
     Case("machine_id_missing", {"machine_id": None, "unknown.machine_id": "FileNotFoundError: x"}, says="is missing"),
     Case("machine_id_cloned", outside={"same_machine_id": ("gpu02",)}, says="gpu02", fix="systemd-machine-id-setup"),
+    Case("machine_counted_twice", outside={"same_machine": ("gpu02",)}, says="gpu02", fix="node remove gpu02"),
     Case("boot_id_unknown", {"boot_id": ""}, says="boot id", fix="/proc"),
     Case("clock_wrong", outside={"clock_skew": 7200.0}, says="2.0 h ahead of", fix="sudo timedatectl set-ntp true"),
     Case("clock_skew", outside={"clock_skew": -12.0}, says="12 s behind"),

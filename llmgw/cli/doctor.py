@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -33,9 +32,9 @@ def doctor(as_json: bool, offline: bool) -> None:
     Ends with 0 when there is no error among the findings, with 4 when there is.
     """
     home = find_home()
-    # Both read files that the environment names: whatever is wrong with those is a finding.
-    trust, places = aside(index.tls), aside(_places)
-    found = examine(home, os.environ, () if offline else _of(places) or (), _of(trust))
+    # Both read files that the environment names: whatever is wrong with those is a finding, or none of ours.
+    trust, places = (None, None) if offline else (_of(index.tls), _of(_places))
+    found = examine(home, os.environ, places or (), trust)
     name = f"the control plane in {home.path}"
     if as_json:
         show_json(_plain(found))
@@ -79,9 +78,9 @@ def _places() -> Sequence[Place]:
     return found
 
 
-def _of(asked: Future[T]) -> T | None:
+def _of(read: Callable[[], T]) -> T | None:
     try:
-        return asked.result(READ)
+        return aside(read).result(READ)
     except Exception:
         return None
 

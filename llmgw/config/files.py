@@ -64,6 +64,24 @@ def read_start(path: Path, count: int) -> bytes:
     return _read(path, None, count)
 
 
+def check_text(path: Path, most: int = SMALL) -> None:
+    """Raises Refused (`no_text`) for a file that is read as lines and holds none; else as `plain`."""
+    try:
+        read_plain(path, most).decode()
+    except UnicodeDecodeError:
+        raise Refused(
+            f"{path} cannot be read: it is no text.", fix="Move it away.", code="no_text", path=path
+        ) from None
+
+
+def is_empty(path: Path) -> bool:
+    """Whether there is a small plain file of nothing but white space."""
+    try:
+        return not read_plain(path).strip()
+    except (OSError, Refused):
+        return False
+
+
 def read_json(path: Path, most: int = SMALL) -> Any:
     """What a file of JSON says. Raises ValueError for one that says nothing, however that comes; else as `plain`."""
     try:

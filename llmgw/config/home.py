@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmgw.config.files import LARGE, SMALL, expanded, plain, read_json
+from llmgw.config.files import LARGE, SMALL, check_text, expanded, is_empty, plain, read_json
 from llmgw.errors import DiskFull, LlmgwError, Refused, UsageError
 
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -120,42 +120,43 @@ class Home:
             raise strange
 
     def strangers(self) -> Iterator[LlmgwError]:
-        """What lies in the home under a name of ours and is no file that could be it: nothing of it is ever opened.
+        """What lies in the home under a name of ours and cannot be that: no plain file, far too large, no text,
+        or an empty token.
 
         A server that opens a FIFO hangs for ever, one that reads sixty gigabytes is killed.
         """
         restore = "put the right file back from a copy of the home."
         anew = "the next start makes a new one."
         state = "`llmgw doctor` says then how to go on."
-        own = [
+        public = self.key.with_suffix(".pub")
+        own: list[tuple[Path, int | None, str]] = [
             (self.lock, SMALL, anew),
             (self.identity_file, SMALL, restore),
             (self.key, SMALL, restore),
-            (self.key.with_suffix(".pub"), SMALL, anew),
+            (public, SMALL, anew),
             (self.embedded_host_key, SMALL, anew),
             (self.token, SMALL, anew),
             (self.known_hosts, LARGE, restore),
-            (self.database, None, state),
-            *((self.database.with_name(f"{self.database.name}-{end}"), None, state) for end in ("wal", "shm")),
+            *((self.database.with_name(f"{self.database.name}{end}"), None, state) for end in ("", "-wal", "-shm")),
         ]
         for path, most, then in own:
             try:
                 plain(path, most)
+                if most is not None and path in (public, self.token, self.known_hosts):
+                    check_text(path, most)
             except FileNotFoundError:
                 continue
             except Refused as exc:
-                fix = f"Run `mv {shlex.quote(str(path))} {shlex.quote(f'{path}.aside')}`; {then}"
-                yield Refused(exc.message, fix=fix, code=exc.code, path=path)
+                yield Refused(exc.message, fix=f"Run `{_aside(path)}`; {then}", code=exc.code)
             except OSError as exc:
                 yield _from_os(exc, f"{path} cannot be looked at")
+        if is_empty(self.token):
+            message = f"{self.token} is empty: whoever sends no token at all would be let in."
+            yield Refused(message, fix=f"Run `{_aside(self.token)}`; {anew}", code="empty_token")
         # What else lies there is replaced by the server; a directory is not.
         if self.socket.is_dir() and not self.socket.is_symlink():
-            yield Refused(
-                f"{self.socket} is a directory: no socket can be made there.",
-                fix=f"Run `mv {shlex.quote(str(self.socket))} {shlex.quote(f'{self.socket}.aside')}`.",
-                code="no_plain_file",
-                path=self.socket,
-            )
+            message = f"{self.socket} is a directory: no socket can be made there."
+            yield Refused(message, fix=f"Run `{_aside(self.socket)}`.", code="no_plain_file")
 
     def identity(self) -> Identity:
         """Reads `identity.json`, makes it when it is missing."""
@@ -241,6 +242,10 @@ def file_system(path: Path) -> str | None:
 
 def host_name() -> str:
     return socket.gethostname()
+
+
+def _aside(path: Path) -> str:
+    return f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.aside')}"
 
 
 def _from_os(exc: OSError, what: str) -> DiskFull | Refused:

@@ -11,8 +11,8 @@ from llmgw.host.checks import Here, Said, check, fit, info, mode, present
 
 @check("error", "Move it away, and put the file itself there.")
 def files_unusable(here: Here) -> Said:
-    """What bears the name of a file of the home is a FIFO, a directory, a link to nowhere or far too large; a start is
-    refused before anything opens it."""
+    """What bears the name of a file of the home is a FIFO, a directory, a link to nowhere, far too large, empty or
+    no text; a start is refused."""
     if not present(here.home.path):
         return None
     if not os.access(here.home.path, os.X_OK):

@@ -8,6 +8,7 @@ from llmgw.core.findings.rules import arg
 from llmgw.errors import LlmgwError, Refused, UsageError
 from llmgw.host.checks import Here, Said, check, fit, info, legible, present
 from llmgw.pki import sshkey
+from llmgw.ssh import embedded
 from llmgw.ssh.identity import HostKeys, parse_public_key
 
 SHORTEST_TOKEN = 16
@@ -76,6 +77,19 @@ def key_unusable(here: Here) -> Said:
     return None
 
 
+@check("error", "Remove it: the next start makes a new one.")
+def embedded_key_unusable(here: Here) -> Said:
+    """The key that this machine shows when it is a node itself is none; a start is refused."""
+    path = here.home.embedded_host_key
+    if legible(path) is None:
+        return None
+    try:
+        embedded._host_key(path)  # it makes one only where there is none
+    except Refused as exc:
+        return f"{path}: {exc.message.rstrip('.')}", f"rm {arg(str(path))}"
+    return None
+
+
 @check("note", "Nothing: the next start writes it again.")
 def key_public_differs(here: Here) -> Said:
     """The public half beside the key is another one; whoever copied it onto a node is not let in."""
@@ -107,7 +121,7 @@ def known_hosts_damaged(here: Here) -> Said:
                 except LlmgwError:
                     return f"{path}:{number} holds no key for {words[0][:60]}"
     except UnicodeDecodeError:
-        return f"{path} is no text"
+        return None  # files_unusable says so
     except LlmgwError as exc:
         return exc.message.rstrip(".")
     return None
@@ -115,9 +129,10 @@ def known_hosts_damaged(here: Here) -> Said:
 
 @check("error", "Remove the file: the next start makes a new one.")
 def token_weak(here: Here) -> Said:
-    """The admin token opens every node to whoever knows it; an empty or short one is guessed."""
+    """The admin token opens every node to whoever knows it; a short one is guessed."""
     path = here.home.token
     token = legible(path)
-    if token is None or (size := len(token.decode(errors="replace").strip())) >= SHORTEST_TOKEN:
-        return None
+    size = len(token.decode(errors="replace").strip()) if token is not None else 0
+    if not size or size >= SHORTEST_TOKEN:
+        return None  # of an empty one files_unusable says so
     return f"{path} holds {size} characters", f"Run `rm {arg(str(path))}`, then start the server again."

@@ -143,6 +143,28 @@ def test_what_is_far_too_large_is_refused_before_anything_reads_it(tmp_path: Pat
         Home(tmp_path).ensure()
 
 
+@pytest.mark.parametrize("name", ["admin.token", "known_hosts", "id_ed25519.pub"])
+def test_what_is_no_text_is_refused_before_anything_stumbles_over_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(Refused, match=f"{tmp_path / name} cannot be read: it is no text"):
+        Home(tmp_path).ensure()
+
+
+@pytest.mark.parametrize("text", ["", "\n", " \t\n"])
+def test_an_empty_token_is_refused(tmp_path: Path, text: str) -> None:
+    """Compared with what a client sends that sends none, it would be the right one."""
+    (tmp_path / "admin.token").write_text(text)
+    with pytest.raises(Refused, match="is empty: whoever sends no token at all would be let in") as caught:
+        Home(tmp_path).ensure()
+    assert f"`mv {tmp_path / 'admin.token'} " in caught.value.fix
+
+
+def test_a_directory_where_the_socket_should_be(tmp_path: Path) -> None:
+    (tmp_path / "admin.sock").mkdir()
+    with pytest.raises(Refused, match="no socket can be made there"):
+        Home(tmp_path).ensure()
+
+
 def test_mount_points_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         "1 0 0:1 / / rw - ext4 /dev/x rw",

@@ -162,6 +162,13 @@ BROKEN: dict[str, tuple[Break, str | None]] = {
     "database of a hundred bytes": (lambda home: os.truncate(home.database, 100), "state_damaged"),
     "database in zeroes": (says("state.db", bytes(50_000)), "state_damaged"),
     "identity says too much": (says("identity.json", "[" * 60_000), "identity_damaged"),
+    **{
+        f"{name} is no text": (says(name, b"\xff\xfe\x00" * 100), "files_unusable")
+        for name in ("admin.token", "known_hosts", "id_ed25519.pub")
+    },
+    "token is empty": (says("admin.token", b" \n"), "files_unusable"),
+    "host key is noise": (says("embedded_host_key", os.urandom(400)), "embedded_key_unusable"),
+    "host key is empty": (says("embedded_host_key", b""), "embedded_key_unusable"),
     "key is noise": (says("id_ed25519", os.urandom(400)), "key_unusable"),
     # No files.
     **{
@@ -232,7 +239,7 @@ def test_what_a_start_is_refused_for_is_an_error_and_nothing_is_written(
     error = refused(home)
     assert report.ok is (error is None), error
     assert error is None or error.fix or isinstance(error, ConfigError), error
-    assert error is None or str(home.path) in error.message, error
+    assert error is None or str(home.path) in str(error), error
 
 
 @pytest.mark.parametrize("target", ["home", "nowhere"])

@@ -85,12 +85,20 @@ def test_damaged_pins(home: Home, look: Look, line: str, words: str):
 
 def test_pins_that_are_no_text(home: Home, look: Look):
     home.known_hosts.write_bytes(b"\xff\xfe\x00")
-    assert "is no text" in said(look(), "known_hosts_damaged")
+    assert "known_hosts cannot be read: it is no text" in said(look(), "files_unusable")
 
 
 def test_a_token_that_is_guessed(home: Home, look: Look):
+    home.token.write_text("secret\n")
+    assert "holds 6 characters" in said(look(), "token_weak")
+
+
+def test_a_token_that_lets_everybody_in(home: Home, look: Look):
     home.token.write_text("\n")
-    assert "holds 0 characters" in said(look(), "token_weak")
+    text = said(look(), "files_unusable")
+    assert "whoever sends no token at all would be let in" in text
+    subprocess.run(["sh", "-ec", text.split("`")[1]], check=True)
+    assert look().ok
 
 
 def test_files_that_others_may_use(home: Home, look: Look):

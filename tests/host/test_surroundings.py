@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import resource
@@ -18,8 +19,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from llmgw.cli import doctor as command
 from llmgw.config.home import Home
+from llmgw.errors import Refused
 from llmgw.host import doctor, facts, machine, program, running
 from llmgw.host.checks import CHECKS, Check, Here, Place, Server, span
 from llmgw.host.doctor import examine
@@ -328,6 +332,33 @@ def test_a_check_that_hangs_or_fails_costs_itself_only(home: Home, look: Look, m
     assert "not checked: hangs (no answer within 1.5 s)" in found
     assert "not checked: fails (KeyError: 'x')" in found
     assert "server_down" in codes(report)
+
+
+def test_what_the_environment_names_costs_itself_only(home: Home, monkeypatch: pytest.MonkeyPatch):
+    """pip's configuration and a bundle of certificates are read for the report: they may be anything."""
+    stop = threading.Event()
+    monkeypatch.setenv("LLMGW_HOME", str(home.path))
+    monkeypatch.setattr(command, "READ", 0.2)
+    monkeypatch.setattr(command.index, "tls", lambda: stop.wait() and None)
+
+    def fails() -> list[str]:
+        raise MemoryError
+
+    monkeypatch.setattr(command.index, "indexes", fails)
+    done = CliRunner().invoke(command.doctor, [])
+    stop.set()
+    assert done.exit_code == 0, done.output
+    assert "it can serve" in done.output
+
+
+def test_a_broken_home_is_a_report_for_programs_too(home: Home, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LLMGW_HOME", str(home.path))
+    home.config.write_text("probe_interval: 9999-99-99\n")
+    done = CliRunner().invoke(command.doctor, ["--offline", "--json"])
+    assert isinstance(done.exception, Refused)
+    found = json.loads(done.stdout)
+    assert not found["ok"]
+    assert [one["code"] for one in found["findings"] if one["severity"] == "error"] == ["config_wrong"]
 
 
 def test_every_check_says_why_and_has_a_name_of_its_own():

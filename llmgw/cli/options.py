@@ -99,5 +99,6 @@ def node_options(options: dict[str, Any]) -> NodeOptions:
         )
     except ValidationError as exc:
         first = exc.errors()[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
+        field = str(first["loc"][0])
+        option = "--" + {"fabrics": "fabric", "engines": "engine"}.get(field, field.replace("_", "-"))
         raise click.UsageError(f"{option}: {first['msg'].removeprefix('Value error, ')}.") from None

@@ -48,7 +48,7 @@ def engines():
         folder = os.path.join(base, engine)
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) and not os.path.islink(folder) else ():
             path = os.path.join(folder, name)
-            if BUILT.match(name) or os.path.isfile(os.path.join(path, "installed.json")) and not os.path.islink(path):
+            if BUILT.match(name) or (os.path.isfile(os.path.join(path, "installed.json")) and not os.path.islink(path)):
                 own.append(path)
     return own
 
@@ -86,8 +86,9 @@ def purge(args):
         prelude.check_term()
         found = plan(args)
         if found["running"]:
-            prelude.fail("still_running", "%d process(es) of ours run on this node" % len(found["running"]),
-                         "Stop them first.", pids=found["running"])
+            pids = found["running"]
+            prelude.fail("still_running", "processes of ours run on this node: pid %s" % ", ".join(map(str, pids[:20])),
+                         "End them there, then try again: kill %s" % " ".join(map(str, pids[:20])), pids=pids)
         hand_over(others(root, host), found["made"])
         for path in found["remove"]:
             delete(path)

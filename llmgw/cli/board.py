@@ -36,6 +36,8 @@ STEPS = {
 }
 LOOK = ("reach", "identify", "preflight")
 """The steps of a check."""
+LONGEST_NAME = 30
+"""Letters of a host in a list of many; the step beside it has to stay legible."""
 _MARKS = {"done": "[green]✔[/green]", "failed": "[red]✘[/red]", "open": "[dim]·[/dim]", "doubt": "[yellow]![/yellow]"}
 _COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
 
@@ -110,6 +112,7 @@ class Lines:
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self.interactive = sys.stdin.isatty() and sys.stderr.isatty()
+        self._several = len(hosts) > 1
         self._width = max(map(len, hosts))
         self._floor = _Floor()
 
@@ -123,7 +126,9 @@ class Lines:
             click.echo(f"{'':<{self._width}}  {'':<9}  ↳ {clean(more['fix'])}", err=True)
 
     def failed(self, host: str, exc: LlmgwError) -> None:
-        self.tell(host, "failed", exc.message)
+        self._floor.leave(host)
+        if self._several:  # of one alone it is the last word of the command
+            self.tell(host, "failed", exc.message)
 
     async def ask(self, host: str, question: Callable[[], Awaitable[T]]) -> T:
         async with self._floor.taken(host):
@@ -147,7 +152,8 @@ class Checklist:
 
     def failed(self, host: str, exc: LlmgwError) -> None:
         self._floor.leave(host)
-        self._hosts[host].fail(exc.message)
+        # Of one alone it is the last word of the command, below the list.
+        self._hosts[host].fail(exc.message if len(self._hosts) > 1 else None)
 
     async def ask(self, host: str, question: Callable[[], Awaitable[T]]) -> T:
         async with self._floor.taken(host):
@@ -169,8 +175,8 @@ class Checklist:
             self._live = None
 
     def __rich__(self) -> RenderableType:
-        several = len(self._hosts) > 1
-        return Group(*(one.line() if several else one.whole() for one in self._hosts.values()))
+        several, width = len(self._hosts) > 1, max(map(len, self._hosts))
+        return Group(*(one.line(width) if several else one.whole() for one in self._hosts.values()))
 
 
 class _Host:
@@ -197,9 +203,10 @@ class _Host:
         if step == "ready":
             self._end = "done"
 
-    def fail(self, text: str) -> None:
+    def fail(self, text: str | None) -> None:
         self._end = "failed"
-        self._steps[self._now] = clean(text)
+        if text is not None:
+            self._steps[self._now] = clean(text)
 
     def _mark(self, step: str) -> RenderableType:
         if step == self._now and not self._end:
@@ -232,17 +239,19 @@ class _Host:
                         grid.add_row("", "", f"[dim]↳ {escape(clean(fix))}[/dim]")
         return Group(f"[bold]{escape(self._name)}[/bold]", grid)
 
-    def line(self) -> RenderableType:
-        """One of many hosts: where it is."""
-        grid = Table.grid(padding=(0, 1))
+    def line(self, width: int) -> RenderableType:
+        """One of many hosts: where it is. `width`: that of the longest name."""
+        grid = Table.grid(padding=(0, 1), expand=True)
         grid.add_column(width=1)
-        grid.add_column(min_width=24, no_wrap=True)
+        grid.add_column(width=min(width, LONGEST_NAME), no_wrap=True, overflow="ellipsis")
         grid.add_column(width=10, no_wrap=True)
-        grid.add_column(no_wrap=True, overflow="ellipsis")
+        grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
         worst = next((one for one in ("error", "warning") if any(found[0] == one for found in self._findings)), None)
         count = sum(found[0] != "note" for found in self._findings)
         found = f" [{_COLOURS[worst]}]({count} finding{'s' if count > 1 else ''})[/]" if worst else ""
-        grid.add_row(self._mark(self._now), self._name, self._now, escape(self._steps.get(self._now, "")) + found)
+        grid.add_row(
+            self._mark(self._now), escape(self._name), self._now, escape(self._steps.get(self._now, "")) + found
+        )
         return grid
 
 

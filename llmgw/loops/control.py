@@ -32,7 +32,7 @@ from llmgw.model.requests import (
 from llmgw.model.snapshot import Snapshot
 from llmgw.nodes.examine import Machine, examine
 from llmgw.ssh.effective import effective
-from llmgw.ssh.identity import parse_public_key
+from llmgw.ssh.identity import host_key_fingerprint, parse_public_key
 from llmgw.store import events, keys, models, nodes, replicas
 from llmgw.store import lease as leases
 from llmgw.store.db import Tx
@@ -112,9 +112,11 @@ class Control:
     async def _up(self, name: str, what: str) -> Node:
         node = await self._node(name)
         if node.quarantined:
+            trust = f"llmgw node add {node.address.typed} --trust-key "
+            told = trust in node.quarantined or node.address.is_local
             raise Refused(
                 f"{name} cannot be {what}: it is quarantined. {node.quarantined}",
-                fix=f"To trust it again: llmgw node add {node.address.typed} --trust-key SHA256:…",
+                fix="" if told else f"To trust it again: {trust}{host_key_fingerprint(node.host_key)}",
                 code="quarantined",
             )
         if node.link is not LinkState.UP:

@@ -65,5 +65,6 @@ async def depart(world: World, node: Node, *, purge: bool, public_key: str) -> R
         memory.pop(node.id, None)
     world.touch()
     world.hint("connect", "reconcile")
-    how = f"; deleted there: {len(removed)}, left: {', '.join(left) or 'nothing'}" if purge else ""
+    stays = f"left, as it is not empty or others use it: {', '.join(left)}" if left else "left: nothing"
+    how = f"; deleted there: {len(removed)}, {stays}" if purge else ""
     return Removal(message=f"{node.id} is removed{how}.", removed=removed, left=left)

@@ -247,10 +247,11 @@ class Story:
         other = next((one for one in machines if one.id == name), None)
         if other is None or wish.name is not None or wish.trust_key or other.host_key == self._host_key:
             return
+        by_ids = (other.machine_id, other.boot_id) == (probe.machine_id, probe.boot_id)
+        what = "the same machine by its ids, with another host key" if by_ids else "another machine"
         raise Refused(
-            f"There is a node {name} already, and {self._address} calls itself {name} too, with another host key.",
-            fix="Give this one another name with --name; or, if it is that node and was set up anew: --trust-key "
-            f"{host_key_fingerprint(self._host_key or '')}",
+            f"There is a node {name} already; {self._address}, which calls itself {name} too, is {what}.",
+            fix="Give this one another name with --name.",
             code="name_taken",
         )
 

@@ -48,12 +48,30 @@ def test_what_is_done_what_is_going_on_and_what_is_ahead() -> None:
     assert "resolves no names" not in text
 
 
-def test_where_it_failed_and_why() -> None:
+def test_where_it_failed() -> None:
+    """Why is the command's last word, below the list; of several machines each has it in its line."""
+    why = Unreachable("nothing listens at port 22", code="port_closed", fix="Start it.")
     checklist = Checklist(["gpu1"], tuple(STEPS))
     checklist.tell("gpu1", "reach", "connecting")
-    checklist.failed("gpu1", Unreachable("nothing listens at port 22", code="port_closed", fix="Start it."))
+    checklist.failed("gpu1", why)
     assert marks(checklist)["reach"] == "✘"
-    assert "nothing listens at port 22" in "\n".join(seen(checklist))
+    assert "nothing listens" not in "\n".join(seen(checklist))
+    several = Checklist(["gpu1", "gpu2"], tuple(STEPS))
+    several.failed("gpu1", why)
+    assert "nothing listens at port 22" in "\n".join(seen(several))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_long_sentence_pushes_nothing_out_of_the_line_of_one_of_many(width: int) -> None:
+    names = ["gpu1", "root@a-very-long-name.of-a-machine.example.org:2222"]
+    checklist = Checklist(names, tuple(STEPS))
+    for name in names:
+        checklist.tell(name, "join", "taken in")
+        checklist.failed(name, Unreachable("there is a node vm already, " * 8, code="x"))
+    for line, name in zip(seen(checklist, width), names, strict=True):
+        assert line.startswith(f"✘ {name[:20]}")
+        assert " join " in line
+        assert line.endswith("…")
 
 
 def test_the_end() -> None:

@@ -117,7 +117,7 @@ class Store:
         except BaseException as exc:
             if db is not None:
                 db.conn.close()
-            if isinstance(exc, sqlite3.DatabaseError):
+            if isinstance(exc, (sqlite3.DatabaseError, UnicodeDecodeError)):
                 raise translate(exc, self.path) from None
             raise
         self._place.remember()

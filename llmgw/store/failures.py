@@ -20,8 +20,13 @@ _FULL, _IOERR, _CANTOPEN, _READONLY, _BUSY = (
 )
 
 
-def translate(exc: sqlite3.DatabaseError, path: Path) -> LlmgwError:
-    """What SQLite said of the database at `path`, as an error with what to do."""
+def translate(exc: sqlite3.DatabaseError | UnicodeDecodeError, path: Path) -> LlmgwError:
+    """What SQLite said of the database at `path`, as an error with what to do.
+
+    What it says of a damaged schema quotes that, and may be no text: Python then raises a UnicodeDecodeError instead.
+    """
+    if isinstance(exc, UnicodeDecodeError):
+        return damaged("its schema is no text", path)
     text = str(exc)
     code = getattr(exc, "sqlite_errorcode", 0)
     name = getattr(exc, "sqlite_errorname", "")

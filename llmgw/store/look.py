@@ -116,7 +116,7 @@ def _untouched(path: Path) -> Iterator[sqlite3.Connection]:
             yield conn
         finally:
             conn.close()
-    except sqlite3.DatabaseError as exc:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as exc:
         raise translate(exc, path) from None
 
 

@@ -218,19 +218,19 @@ def test_a_server_whose_state_was_replaced(home: Home, look: Look, monkeypatch: 
     answers = Server({"version": __version__}, 0.001, {})
     real = facts.look
 
-    def as_if_we_served(*args: object) -> Here:
+    def as_if_it_served(*args: object) -> Here:
         here = real(*args)  # type: ignore[arg-type]
-        here.server, here.held, here.held_by = answers, True, os.getpid()
+        here.server, here.held, here.held_by = answers, True, pid
         return here
 
-    monkeypatch.setattr(doctor, "look", as_if_we_served)
-    with home.database.open("rb"):
+    monkeypatch.setattr(doctor, "look", as_if_it_served)
+    with another_process_holds(home, home.database) as pid:
         assert "state_replaced" not in codes(look())
         shutil.copy(home.database, home.path / "other")
         (home.path / "other").rename(home.database)
         text = said(look(), "state_replaced")
-        assert f"the server (pid {os.getpid()}) has another file open" in text
-        assert f"`kill {os.getpid()}`" in text
+        assert f"the server (pid {pid}) has another file open" in text
+        assert f"`kill {pid}`" in text
         home.database.unlink()
         report = look()
     assert "state_replaced" in codes(report)
@@ -241,10 +241,10 @@ def test_a_server_whose_state_was_replaced(home: Home, look: Look, monkeypatch: 
 
 
 @contextmanager
-def another_process_holds(home: Home) -> Iterator[int]:
+def another_process_holds(home: Home, path: Path | None = None) -> Iterator[int]:
     code = "import fcntl,sys;f=open(sys.argv[1],'r+');fcntl.flock(f,2);print('held',flush=True);sys.stdin.read()"
     child = subprocess.Popen(
-        [sys.executable, "-c", code, str(home.lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(path or home.lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "held\n"

@@ -152,7 +152,14 @@ def header_gone(data: bytes) -> bytes:
     return b"\0" * 100 + data[100:]
 
 
-@pytest.mark.parametrize("damage", [truncated, overwritten, overwritten_at_the_end, something_else, header_gone])
+def schema_no_text(data: bytes) -> bytes:
+    """SQLite quotes it in its complaint."""
+    return data.replace(b"CREATE TABLE nodes", b"CREATE TABLX \xb8\xff\xb7\xb8\xff", 1)
+
+
+@pytest.mark.parametrize(
+    "damage", [truncated, overwritten, overwritten_at_the_end, something_else, header_gone, schema_no_text]
+)
 async def test_a_damaged_database_is_refused_by_name_and_left_as_it_is(path: Path, damage) -> None:  # type: ignore[no-untyped-def]
     """F08."""
     await filled(path)

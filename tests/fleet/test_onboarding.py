@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import threading
 import time
@@ -87,6 +88,52 @@ def test_the_same_node_added_twice_without_a_server(plane: Plane, machines: list
     said = " ".join(err for _, _, err in found)
     assert any(str(command.pid) in said for command in commands)
     assert our_lines(alpha) == 1
+
+
+SLOW = """#!/bin/sh
+# Every other script is quick; the one that writes the line says so and takes its time to tell.
+/usr/bin/python3 "$@"
+status=$?
+grep -q ' llmgw:' "$HOME/.ssh/authorized_keys" 2>/dev/null && [ ! -e /tmp/slowed ] && : >/tmp/slowed && sleep 5
+exit $status
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_add_that_is_ended_takes_its_key_away(
+    plane: Plane, machines: list[Machine], fleet: Fleet, number: signal.Signals
+):
+    """Whatever ends it, once the key is there and before it is a node."""
+    alpha = machines[0]
+    plane.start()
+    before = alpha.shell(f"cat {alpha.home}/.ssh/authorized_keys")
+    adding = plane.begin("node", "add", alpha.target, "-i", str(fleet.key), "--json")
+    assert adding.stdout is not None
+    for line in adding.stdout:
+        if json.loads(line)["step"] == "key":
+            adding.send_signal(number)
+            break
+    rest, said = adding.communicate(timeout=60)
+    steps = [json.loads(line) for line in rest.splitlines()]
+    if not any(step["step"] == "join" for step in steps):  # else it was too late, and it is a node
+        assert adding.returncode == 128 + number, said
+        assert alpha.shell(f"cat {alpha.home}/.ssh/authorized_keys") == before
+        assert "taken away again" in steps[-1]["message"]
+
+
+def test_an_add_that_is_ended_while_the_key_is_written_takes_it_away(
+    plane: Plane, fleet: Fleet, new_machine: NewMachine
+):
+    """Nobody knows yet whether the line is there: it is looked for, and taken away."""
+    slow = new_machine("slow", lambda machine: machine.write("/usr/local/bin/python3.14", SLOW))
+    slow.shell("chmod 755 /usr/local/bin/python3.14")
+    plane.start()
+    adding = plane.begin("node", "add", slow.target, "-i", str(fleet.key), "--json")
+    plane.until(lambda: our_lines(slow) == 1, "the line is there")
+    adding.send_signal(signal.SIGINT)
+    _, said = adding.communicate(timeout=60)
+    assert adding.returncode == 130, said
+    assert our_lines(slow) == 0
 
 
 def test_four_adds_at_once_past_maxstartups_2(plane: Plane, fleet: Fleet, new_machine: NewMachine):

@@ -134,8 +134,9 @@ def _why(exc: BaseException, limit: float) -> str:
 
 def _weight(each: Check | None, exc: BaseException) -> Severity:
     """Where it is known why a thing is not looked at, that is all there is to say. A check that hangs or breaks may
-    hide an error, and what it stumbled over may be one."""
+    hide an error, and what it stumbled over may be one; so may a log that is not merged yet."""
     known = isinstance(exc, (LlmgwError, PermissionError)) or (type(exc) is OSError and exc.errno is None)
+    known = known and getattr(exc, "code", None) != "unmerged_log"
     return "note" if known or (each is not None and each.severity == "note") else "warning"
 
 

@@ -330,6 +330,7 @@ def test_a_check_that_hangs_or_fails_costs_itself_only(home: Home, look: Look, m
     stop.set()
     found = [one.message for one in report.problems if one.code == "not_checked"]
     assert "not checked: hangs (no answer within 1.5 s)" in found
+    assert {one.severity for one in report.problems if one.code == "not_checked"} == {"warning"}
     assert "not checked: fails (KeyError: 'x')" in found
     assert "server_down" in codes(report)
 

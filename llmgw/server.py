@@ -21,6 +21,7 @@ from llmgw.admin import serve as admin_serve
 from llmgw.admin.app import app as admin_app
 from llmgw.admin.feed import EventFeed
 from llmgw.clock import SystemClock
+from llmgw.config.files import read_plain
 from llmgw.config.home import Home, write_private
 from llmgw.config.settings import Settings, parse_listen
 from llmgw.gateway.gateway import Gateway
@@ -233,7 +234,7 @@ class ControlPlane:
 
     def _token(self) -> Secret:
         try:
-            return Secret(self.home.token.read_text().strip())
+            return Secret(read_plain(self.home.token).decode().strip())
         except FileNotFoundError:
             token = Secret.random("llmgw-admin-")
             write_private(self.home.token, token.reveal() + "\n")

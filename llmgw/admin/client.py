@@ -20,6 +20,9 @@ from llmgw.errors import BadReply, LlmgwError, Unreachable, UsageError, from_dic
 from llmgw.model.event import Event
 
 STREAM_SILENCE = 45.0
+LOOK_LIMIT = 40.0
+"""Seconds for what only looks: the longest, an engine's log, asks its node for 30. What changes something may wait for
+a drain, and has no limit of its own."""
 LONGEST_LINE = 1 << 20
 
 R = TypeVar("R", bound=BaseModel)
@@ -50,7 +53,7 @@ class AdminClient:
         await self._session.close()
 
     async def get(self, path: str, cls: type[R], **query: Any) -> R:
-        return await self.call("GET", path, cls, query=query)
+        return await self.call("GET", path, cls, query=query, limit=LOOK_LIMIT)
 
     async def post(self, path: str, cls: type[R], body: BaseModel | None = None) -> R:
         return await self.call("POST", path, cls, body=body)
@@ -66,13 +69,16 @@ class AdminClient:
         *,
         body: BaseModel | None = None,
         query: dict[str, Any] | None = None,
+        limit: float | None = None,
     ) -> R:
-        """Raises the error that the control plane answered with; Unreachable when none answers."""
+        """Raises the error that the control plane answered with; Unreachable when none answers within `limit`."""
         data = _json(body) if body is not None else None
+        timeout = aiohttp.ClientTimeout(total=limit, sock_connect=5)
         try:
             # Encoded by `part` already: left to itself, the URL would resolve dots and lead to another resource.
             url = URL(f"{self._base}/api/v1{path}", encoded=True)
-            async with self._session.request(method, url, params=_query(query or {}), data=data) as answer:
+            params = _query(query or {})
+            async with self._session.request(method, url, params=params, data=data, timeout=timeout) as answer:
                 reply = await answer.read()
                 if answer.status >= 400:
                     raise self._error(answer.status, reply)
@@ -106,6 +112,12 @@ class AdminClient:
         fix = "Start it with `llmgw server run`, or set LLMGW_HOME or LLMGW_ADMIN_URL to where it runs."
         if self._where == str(self.home.socket) and not self.home.socket.exists():
             return Unreachable(f"No control plane runs in {self.home.path}.", fix=fix, code="no_server")
+        if isinstance(exc, TimeoutError):
+            return Unreachable(
+                f"The control plane at {self._where} takes the connection and does not answer.",
+                fix="It is stopped or overloaded: `llmgw doctor` looks at its process, its log says more.",
+                code="no_answer",
+            )
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc) or type(exc).__name__
         return Unreachable(f"The control plane does not answer at {self._where}: {why}.", fix=fix, code="no_server")
 

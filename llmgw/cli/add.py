@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from llmgw.cli.board import LOOK, Board, board
 from llmgw.cli.check import Finding, report
 from llmgw.cli.options import checked, node_options, pairs
 from llmgw.cli.output import Seconds, say
+from llmgw.config.files import read_json
 from llmgw.config.home import host_name
 from llmgw.config.load import load_settings
 from llmgw.config.settings import Settings
@@ -254,8 +254,8 @@ def _local_term(root: str | None, name: str | None) -> int | None:
     host = (name or host_name()).lower()
     path = Path(root or "~/.local/share/llmgw").expanduser() / "hosts" / host / "term"
     try:
-        return int(json.loads(path.read_text())["term"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(read_json(path)["term"])
+    except (OSError, Refused, ValueError, KeyError, TypeError):
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -93,6 +94,16 @@ def main(args: list[str] | None = None) -> Any:
     sys.exit(0)
 
 
+class _Closed(io.TextIOBase):
+    """A stdout that was closed by the caller: a result that nobody gets is an error, silence is none."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "stdout is closed")
+
+
 def _open_standard_streams() -> None:
     """A closed stdin, stdout or stderr would be taken by the next file or socket that is opened.
 
@@ -104,7 +115,7 @@ def _open_standard_streams() -> None:
     for name, mode, odd in (("stdin", "r", "surrogateescape"), ("stdout", "w", "replace"), ("stderr", "w", "replace")):
         stream = getattr(sys, name)
         if stream is None:  # it was closed when the interpreter started
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+            setattr(sys, name, _Closed() if name == "stdout" else open(os.devnull, mode))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=odd)
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from llmgw.engines.registry import engines
 from llmgw.model.base import NAME_RULE, is_name
-from llmgw.model.node import NodeOptions
+from llmgw.model.node import SaidOptions
 from llmgw.nodes.target import parse_target
 
 FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?")
@@ -82,10 +82,10 @@ def known_codes(codes: Sequence[str]) -> None:
             )
 
 
-def node_options(options: dict[str, Any]) -> NodeOptions:
+def node_options(options: dict[str, Any]) -> SaidOptions:
     fabrics = pairs(options["fabrics"], "--fabric", ":")
     try:
-        return NodeOptions(
+        return SaidOptions(
             root=options["root"],
             nvidia_smi=options["nvidia_smi"],
             ib_root=options["ib_root"],

@@ -7,6 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
+HIGHEST_TERM = 1 << 53
+"""A term counts how often a lease was taken: no node makes us jump to where there is no counting on from."""
 NAME_RULE = "[a-z0-9][a-z0-9._-]{0,62}"
 _NAME = re.compile(NAME_RULE)
 

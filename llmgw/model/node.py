@@ -104,9 +104,9 @@ class NodeOptions(Record):
     """Directory on the node; None means `~/.local/share/llmgw`."""
     nvidia_smi: PlainPath = None
     ib_root: PlainPath = None
-    engines: dict[str, EnginePath] = {}
+    engines: dict[str, str] = {}
     """Engines named by path on purpose: `{"llamacpp": "/opt/llama.cpp/bin/llama-server"}`."""
-    fabrics: dict[Name, Adapters] = {}
+    fabrics: dict[str, tuple[str, ...]] = {}
     """Name of a fabric → this node's adapters on it: `{"ib0": ("mlx5_0", "mlx5_1")}`."""
     despite: tuple[str, ...] = ()
     """Codes of errors that the operator has accepted: they count as warnings."""
@@ -114,6 +114,18 @@ class NodeOptions(Record):
     """False: the control plane's key was not left there; it comes with the operator's keys, as this user's ssh does."""
     identities: tuple[str, ...] = ()
     """Private keys named for that; without them those of the OpenSSH configuration and the agent."""
+
+
+class SaidOptions(NodeOptions):
+    """The same as somebody says it now, and checked as such. What is stored is read without: its rules were older."""
+
+    engines: dict[str, EnginePath] = {}
+    fabrics: dict[Name, Adapters] = {}
+
+
+def as_said(options: NodeOptions) -> NodeOptions:
+    """Raises ValueError for what nobody can mean."""
+    return SaidOptions.model_validate(options.model_dump())
 
 
 class Problem(Record):

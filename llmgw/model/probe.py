@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from llmgw.model.base import Report
+from llmgw.model.base import HIGHEST_TERM, Report
 from llmgw.model.gpu import MAX_GPUS, Amd, Gpu, GpuProcess, Intel, Nvidia, Xid
 
 MAX_ITEMS = 4096
@@ -175,8 +175,7 @@ class Root(Report):
 
 class Owner(Report):
     controller_id: str
-    term: int = Field(ge=0, le=1 << 53)
-    """Counts how often a lease was taken: no node makes us jump beyond what can be counted on from."""
+    term: int = Field(ge=0, le=HIGHEST_TERM)
 
 
 class Probe(Report):

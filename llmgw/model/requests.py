@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from llmgw.model.base import Name, Record
+from pydantic import AfterValidator, Field
+
+from llmgw.model.base import HIGHEST_TERM, Name, Record
 from llmgw.model.engine import NodeEngine
 from llmgw.model.event import Audit, Event
 from llmgw.model.key import ApiKey
-from llmgw.model.node import Address, Node, NodeOptions, Problem
+from llmgw.model.node import Address, Node, NodeOptions, Problem, as_said
 
 
 class Step(Record):
@@ -28,7 +30,7 @@ class Join(Record):
     hostname: str | None = None
     machine_id: str | None = None
     boot_id: str | None = None
-    options: NodeOptions = NodeOptions()
+    options: Annotated[NodeOptions, AfterValidator(as_said)] = NodeOptions()
     labels: dict[str, str] = {}
     created: tuple[str, ...] = ()
     """Paths that first contact created on the node, for its trace."""
@@ -39,7 +41,7 @@ class Join(Record):
     """Whose command this is: `pid 4711 of root on ctl`."""
     story: tuple[Step, ...] = ()
     """How first contact went, for the events."""
-    owner_term: int | None = None
+    owner_term: int | None = Field(default=None, ge=0, le=HIGHEST_TERM)
     """The term that the node has obeyed, when it was somebody's: taking it over takes a higher one."""
 
 

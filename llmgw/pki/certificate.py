@@ -8,6 +8,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 
+from llmgw.config.files import LARGE, read_plain
 from llmgw.errors import UsageError
 
 
@@ -23,7 +24,7 @@ class Certificate:
 def read(path: Path) -> Certificate:
     """The first certificate of a PEM file. Raises UsageError when there is none, OSError."""
     try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
+        found = x509.load_pem_x509_certificate(read_plain(path, LARGE))
     except ValueError:
         raise UsageError(f"{path} holds no certificate in PEM form.") from None
     return Certificate(_names(found), found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())

@@ -13,6 +13,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from llmgw.config.files import read_plain
 from llmgw.errors import Refused, UsageError
 
 NAME = "id_ed25519"
@@ -34,7 +35,7 @@ def ensure_key(home: Path) -> Path:
     _check(path)
     line = _public_line_of(path)
     public = path.with_suffix(".pub")
-    if not public.exists() or public.read_text().split()[:2] != line.split():
+    if not public.exists() or read_plain(public).split()[:2] != line.encode().split():
         _write(public, f"{line}\n".encode(), 0o644)
     return path
 
@@ -111,7 +112,7 @@ def _check(path: Path) -> None:
 
 def _public_line_of(path: Path) -> str:
     try:
-        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+        key = serialization.load_ssh_private_key(read_plain(path), password=None)
     except (ValueError, TypeError):
         raise Refused(
             f"{path} is no unencrypted OpenSSH private key.",

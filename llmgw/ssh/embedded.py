@@ -13,6 +13,7 @@ from pathlib import Path
 
 import asyncssh
 
+from llmgw.config.files import read_plain
 from llmgw.errors import Refused
 from llmgw.ssh import lean
 from llmgw.ssh.command import CommandSession
@@ -131,7 +132,7 @@ def _host_key(path: Path) -> asyncssh.SSHKey:
             file.write(data)
         os.replace(beside, path)
     try:
-        return asyncssh.read_private_key(path)
+        return asyncssh.import_private_key(read_plain(path))
     except (OSError, asyncssh.KeyImportError) as exc:
         raise Refused(
             f"the host key of the embedded SSH server cannot be used: {exc}.",

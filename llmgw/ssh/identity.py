@@ -10,6 +10,7 @@ from pathlib import Path
 
 import asyncssh
 
+from llmgw.config.files import LARGE, read_plain
 from llmgw.errors import ConfigError, UsageError
 from llmgw.model.node import Address
 from llmgw.model.secret import Secret
@@ -173,7 +174,7 @@ class HostKeys:
         if path is None:
             return
         with contextlib.suppress(FileNotFoundError):
-            for number, line in enumerate(path.read_text().splitlines(), 1):
+            for number, line in enumerate(read_plain(path, LARGE).decode().splitlines(), 1):
                 words = line.split()
                 if not words or words[0].startswith("#"):
                     continue

@@ -29,6 +29,7 @@ from llmgw.gateway.pages import render_metrics
 from llmgw.gateway.serve import Server as GatewayServer
 from llmgw.gateway.serve import serve as serve_gateway
 from llmgw.loops.act import Act
+from llmgw.loops.audit import Audit
 from llmgw.loops.base import Loop
 from llmgw.loops.collector import Collector
 from llmgw.loops.connect import Connect
@@ -37,10 +38,11 @@ from llmgw.loops.health import Health
 from llmgw.loops.install import Install
 from llmgw.loops.lag import Lag
 from llmgw.loops.observe import Observe
-from llmgw.loops.prune import Audit, Prune, Usage
+from llmgw.loops.prune import Prune
 from llmgw.loops.publish import Publish
 from llmgw.loops.reconcile import Reconcile
 from llmgw.loops.restart import after_restart
+from llmgw.loops.usage import Usage
 from llmgw.loops.world import World
 from llmgw.mirror.library import Library
 from llmgw.model.holder import Published

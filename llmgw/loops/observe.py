@@ -18,7 +18,7 @@ from llmgw.loops.changes import S, fail, move
 from llmgw.loops.world import World
 from llmgw.model.event import Severity
 from llmgw.model.listing import Listing
-from llmgw.model.node import Node
+from llmgw.model.node import Node, Problem
 from llmgw.model.probe import Probe
 from llmgw.model.surroundings import Surroundings, skew
 from llmgw.store import events, intents, nodes, replicas
@@ -26,6 +26,9 @@ from llmgw.store.db import Database, Tx
 
 LIST_EVERY = 60.0
 AT_ONCE = 20
+REFUSALS = ("superseded", "foreign_controller", "unsafe_root")
+"""Codes by which a node says that it does not obey: no link is lost, no look will be better, and nothing can be placed
+there. It is a problem of the node until it answers again."""
 Marks = dict[str, tuple[object, ...]]
 
 
@@ -86,22 +89,22 @@ class Observe(Loop):
                 await self._look(node, probe=probe)
             except LlmgwError as exc:
                 log.warning("%s could not be looked at: %s", node.id, exc)
-                await self._failed(node.id, str(exc), exc.code, probe)
+                await self._failed(node.id, exc, exc.code, probe)
             except Exception as exc:  # a bug of ours: as rare a try, and as visible, as what a node does wrong
                 log.exception("%s could not be looked at", node.id)
                 why = f"the control plane failed at what it says ({type(exc).__name__}); its log says more"
-                await self._failed(node.id, why, "bug", probe)
+                await self._failed(node.id, LlmgwError(why), "bug", probe)
         world.touch()
 
-    async def _failed(self, node: str, why: str, code: str, probe: bool) -> None:
+    async def _failed(self, node: str, exc: LlmgwError, code: str, probe: bool) -> None:
         """Unknown is not a fact: it is looked at again soon, and the failure is shown."""
-        world, now = self._world, self._world.clock.monotonic()
+        world, now, why = self._world, self._world.clock.monotonic(), str(exc)
         self._list_due[node] = now + 5.0
         if probe:
             self._probe_due[node] = now + 15.0
         if code not in ("link_down", "link_lost") and self._told.get(node) != why:
             self._told[node] = why  # said once, however often it is met again
-            await world.store.write(lambda tx: _look_failed(tx, node, why, code))
+            await world.store.write(lambda tx: _look_failed(tx, node, exc, code))
 
     async def _look(self, node: Node, *, probe: bool) -> None:
         """What runs comes first: requests may be waiting for it, while a probe can take its time."""
@@ -145,9 +148,18 @@ class Observe(Loop):
         world.hint("health", "reconcile", "act")
 
 
-def _look_failed(tx: Tx, node: str, why: str, code: str) -> None:
-    message = f"{node} could not be looked at: {why}"
+def _look_failed(tx: Tx, node: str, exc: LlmgwError, code: str) -> None:
+    message = f"{node} could not be looked at: {exc}"
     events.add(tx, "node.look", message, node=node, severity=Severity.WARNING, code=code)
+    now = nodes.get(tx.db, node)
+    if now is not None and code in REFUSALS:
+        refusal = Problem(code=code, severity="error", message=exc.message, fix=exc.fix)
+        nodes.change(tx, node, problems=(refusal, *_obeying(now.problems)))
+
+
+def _obeying(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    """Without the refusals of a node."""
+    return tuple(one for one in problems if one.code not in REFUSALS)
 
 
 def _probed(
@@ -212,7 +224,9 @@ def _apply(tx: Tx, node: str, listing: Listing, busy: set[str], asked: Marks) ->
             intents.close_for(tx, verdict.replica, "never started")
             move(tx, verdict.replica, S.PLACED, "its launch did not happen")
         # One that is to go and runs no more is left to the story of its stop, which takes its folder away too.
-    nodes.change(tx, node, seen_at=tx.now)
+    there = nodes.get(tx.db, node)
+    if there is not None:
+        nodes.change(tx, node, seen_at=tx.now, problems=_obeying(there.problems))
     return {replica.id for replica in known}, old_news
 
 

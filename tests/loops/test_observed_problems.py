@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from llmgw.errors import NodeError
 from llmgw.loops import observe
+from llmgw.model.listing import Listing
 from llmgw.model.node import Address, Node, NodeOptions, Problem
 from llmgw.model.probe import Probe
 from llmgw.store import migrate, nodes
@@ -53,6 +55,28 @@ def test_problems_are_those_of_the_last_probe(tx: Tx) -> None:
     root = {"path": "/r", "noexec": True}
     assert probed(tx, "a", root=root) == {"noexec_root": "error"}
     assert probed(tx, "a") == {}
+
+
+def test_a_node_that_does_not_obey_has_a_problem_until_it_does(tx: Tx) -> None:
+    """Its link is up and its probe was fine: without that nobody would see why nothing starts there."""
+    no = NodeError("term 3 is over, this node has obeyed term 5", fix="Look who has it.", code="superseded")
+    assert probed(tx, "a", off=7200.0) == {"clock_wrong": "warning"}
+    observe._look_failed(tx, "a", no, "superseded")
+    observe._look_failed(tx, "a", no, "superseded")
+    node = nodes.get(tx.db, "a")
+    assert node is not None
+    assert [(one.code, one.severity) for one in node.problems] == [("superseded", "error"), ("clock_wrong", "warning")]
+    observe._apply(tx, "a", Listing(boot_id="b", now=0.0), set(), {})
+    node = nodes.get(tx.db, "a")
+    assert node is not None
+    assert [one.code for one in node.problems] == ["clock_wrong"]
+
+
+def test_a_look_that_is_only_late_is_no_problem_of_the_node(tx: Tx) -> None:
+    observe._look_failed(tx, "a", NodeError("busy", code="busy"), "busy")
+    node = nodes.get(tx.db, "a")
+    assert node is not None
+    assert node.problems == ()
 
 
 def test_a_clock_that_is_off_is_said_and_changes_nothing_else(tx: Tx) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,7 @@ from llmgw.model.engine import InstallState
 from llmgw.model.node import Address, NodeOptions
 from llmgw.model.requests import Join, Joined, NodeDetail, Whoami
 from llmgw.model.snapshot import Snapshot
-from llmgw.nodes.examine import Machine
+from llmgw.nodes.examine import Examined, Machine
 from llmgw.pki.sshkey import NAME as KEY_NAME
 
 if TYPE_CHECKING:
@@ -259,22 +261,43 @@ def _local_term(root: str | None, name: str | None) -> int | None:
         return None
 
 
+async def _known_machines() -> list[Machine]:
+    """The nodes there are, where a control plane runs that can be asked; a look needs none."""
+    with contextlib.suppress(LlmgwError):
+        async with session.reading() as client:
+            if await session.running(client):
+                return await _machines(client)
+    return []
+
+
+def _same(found: Examined, machines: Sequence[Machine]) -> list[str]:
+    """The nodes that the machine is already, by its machine id and boot id."""
+    probe = found.probe
+    ids = (probe.machine_id, probe.boot_id) if probe is not None else None
+    return [one.id for one in machines if (one.machine_id, one.boot_id) == ids]
+
+
 async def _check(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
     """Looks at machines that are no nodes yet. Needs no control plane; writes nothing here or there."""
     settings = load_settings(session.home())
+    machines = await _known_machines()
     findings: list[Finding] = []
+    already: list[str] = []
     with board(hosts, steps=LOOK) as shown:
 
         async def one(host: str) -> None:
             story = _first_contact(settings, host, options, shown, None, node_options(options), {})
             try:
-                found = await story.check()
+                found = await story.check(machines)
             except LlmgwError as exc:
                 shown.failed(host, exc)
                 findings.append(Finding(host, (), exc))
                 return
             shown.tell(host, "done", "looked at; nothing was written")
+            already.extend(f"{host} is {name} already." for name in _same(found, machines))
             findings.append(Finding(host, found.problems, None))
 
         await asyncio.gather(*(one(host) for host in hosts))
+    for sentence in already:
+        say(sentence)
     report(sorted(findings, key=lambda found: hosts.index(found.host)), as_json=options["as_json"])

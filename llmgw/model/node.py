@@ -124,8 +124,9 @@ class SaidOptions(NodeOptions):
 
 
 def as_said(options: NodeOptions) -> NodeOptions:
-    """Raises ValueError for what nobody can mean."""
-    return SaidOptions.model_validate(options.model_dump())
+    """The same. Raises ValueError for what nobody can mean."""
+    SaidOptions.model_validate(options.model_dump())
+    return options
 
 
 class Problem(Record):

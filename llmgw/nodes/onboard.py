@@ -80,7 +80,12 @@ class Story:
             self._own = Login(client_keys=(key,))
         async with contextlib.AsyncExitStack() as undo:
             wish = await self._through(machines, undo)
-            joined = await join(wish)
+            try:
+                joined = await join(wish)
+            except Refused as exc:
+                if exc.code == "same_machine":
+                    undo.pop_all()  # added by another name meanwhile: the line is that node's
+                raise
             undo.pop_all()  # it is the control plane's now
             return joined
 

@@ -290,6 +290,15 @@ async def test_what_the_control_plane_refuses_leaves_nothing(machine: Machine) -
     assert ("authorize", "remove") in machine.ran
 
 
+async def test_the_line_of_a_machine_that_is_a_node_by_another_name_stays(machine: Machine) -> None:
+    async def join(made: Join) -> Join:
+        raise Refused("it is the same machine as gpu1", code="same_machine")
+
+    with pytest.raises(Refused):
+        await story(Operator()).add(Path("own"), join)
+    assert ("authorize", "remove") not in machine.ran
+
+
 async def test_an_interrupted_add_leaves_nothing(machine: Machine) -> None:
     async def join(made: Join) -> Join:
         await asyncio.sleep(60)

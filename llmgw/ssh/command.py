@@ -78,7 +78,8 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
         self._unread.clear()
         if self._eof:
             self._process.feed_eof()
-        channel.resume_reading()
+        if not self._process.full:
+            channel.resume_reading()
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         if self._process.started:
@@ -110,10 +111,16 @@ class _Process(asyncio.SubprocessProtocol):
         self._session = session
         self._transport: asyncio.SubprocessTransport | None = None
         self._paused = False
+        self._full = False
 
     @property
     def started(self) -> bool:
         return self._transport is not None
+
+    @property
+    def full(self) -> bool:
+        """Whether it reads more slowly than it is fed."""
+        return self._full
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
@@ -134,11 +141,18 @@ class _Process(asyncio.SubprocessProtocol):
             self._transport.close()
 
     def pause_writing(self) -> None:  # the process's stdin is full
+        self._full = True
         if self._session.channel is not None:
             self._session.channel.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._session.channel is not None:
+        # Not from within: what waits in the channel is handed over at once, its end too, and asyncio's pipe, which is
+        # in the middle of writing, would close on that end with the last piece still in its hand.
+        self._full = False
+        asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._session.channel is not None and not self._full:
             self._session.channel.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:

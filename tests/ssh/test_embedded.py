@@ -211,6 +211,21 @@ async def test_input_waits_for_a_slow_command(raw: asyncssh.SSHClientConnection)
     assert (await process.stdout.read()).strip() == b"16777216"
 
 
+async def test_the_last_piece_of_the_input_arrives_whatever_the_pipe_is_doing(
+    raw: asyncssh.SSHClientConnection,
+) -> None:
+    """The end of the input comes while the pipe is written to, again and again: nothing before it is lost."""
+    sizes = [(1 << 20) + number * 4099 for number in range(40)]
+
+    async def count(size: int) -> int:
+        process = await raw.create_process("sleep 0.02; wc -c", request_pty=False, encoding=None)
+        process.stdin.write(bytes(size))
+        process.stdin.write_eof()
+        return int((await process.stdout.read()).strip())
+
+    assert [await count(size) for size in sizes] == sizes
+
+
 async def test_the_host_key_is_made_once_and_kept(home: Path, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "host_key"
     keys = []

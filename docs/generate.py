@@ -26,7 +26,7 @@ def cli() -> str:
 
     def walk(command: click.Command, path: str, parent: click.Context | None) -> None:
         context = click.Context(
-            command, info_name=path.split()[-1], parent=parent, max_content_width=100, **command.context_settings
+            command, info_name=path.split()[-1], parent=parent, terminal_width=78, **command.context_settings
         )
         level = "##" if " " not in path else "###"
         lines.append(f"\n{level} {path}\n\n```\n{command.get_help(context)}\n```\n")

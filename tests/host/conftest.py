@@ -15,7 +15,8 @@ import pytest
 
 from llmgw.clock import SystemClock
 from llmgw.config.home import Home, write_private
-from llmgw.host import facts
+from llmgw.config.settings import Settings, parse_listen
+from llmgw.host import facts, processes
 from llmgw.host.doctor import Report, examine
 from llmgw.model.node import Address, Node
 from llmgw.pki import sshkey
@@ -57,6 +58,14 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy2(home.database, place / "backups" / "state-2026-01-01.db")
     (place / "llmgw.yaml").write_text("listen: 127.0.0.1:0\nadmin_listen: null\n")
     return place
+
+
+@pytest.fixture(autouse=True)
+def nobody_at_the_default_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home whose configuration cannot be read is judged by the defaults; here somebody may be using those."""
+    real, defaults = processes.listeners, Settings()
+    ports = {parse_listen(str(one))[1] for one in (defaults.listen, defaults.admin_listen)}
+    monkeypatch.setattr(processes, "listeners", lambda port: [] if port in ports else real(port))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 from llmgw.cli import doctor as command
+from llmgw.cli.main import cli
 from llmgw.config.home import Home
 from llmgw.errors import Refused
 from llmgw.host import doctor, facts, machine, program, running
@@ -346,7 +347,7 @@ def test_what_the_environment_names_costs_itself_only(home: Home, monkeypatch: p
         raise MemoryError
 
     monkeypatch.setattr(command.index, "indexes", fails)
-    done = CliRunner().invoke(command.doctor, [])
+    done = CliRunner().invoke(cli, ["doctor"])
     stop.set()
     assert done.exit_code == 0, done.output
     assert "it can serve" in done.output
@@ -355,7 +356,7 @@ def test_what_the_environment_names_costs_itself_only(home: Home, monkeypatch: p
 def test_a_broken_home_is_a_report_for_programs_too(home: Home, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LLMGW_HOME", str(home.path))
     home.config.write_text("probe_interval: 9999-99-99\n")
-    done = CliRunner().invoke(command.doctor, ["--offline", "--json"])
+    done = CliRunner().invoke(cli, ["doctor", "--offline", "--json"])
     assert isinstance(done.exception, Refused)
     found = json.loads(done.stdout)
     assert not found["ok"]

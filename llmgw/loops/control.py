@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from llmgw.config.home import host_name
-from llmgw.errors import UNCERTAIN, Refused
+from llmgw.errors import UNCERTAIN, LlmgwError, Refused, TimedOut
 from llmgw.loops.catalog import check_entry, create_key, not_found, put_model, revoke
-from llmgw.loops.departure import Nowhere, depart, emptied
+from llmgw.loops.departure import depart, emptied
 from llmgw.loops.members import give_up, id_from, join
 from llmgw.loops.world import World
 from llmgw.model import key as keys_model
@@ -173,10 +173,11 @@ class Control:
     async def remove(self, name: str, *, purge: bool, force: bool, timeout: float = 900.0) -> Removal:
         """Takes a node out of the cluster: drained first unless forced; with `purge` nothing of ours stays on it."""
         node = await self._node(name)
-        reachable = node.link is LinkState.UP
+        reachable = node.reachable
         if not reachable and (purge or not force):
+            why = "quarantined" if node.quarantined else node.link_error or "not connected"
             raise Refused(
-                f"{name} is out of reach ({node.link_error or 'not connected'}): nothing can be stopped there.",
+                f"{name} is out of reach ({why}): nothing can be stopped there.",
                 fix="With --force and without --purge it is forgotten; its engines, if any, go on running unclaimed.",
                 code="link_down",
             )
@@ -185,14 +186,17 @@ class Control:
         elif node.drain is DrainState.NONE:
             await self.drain(name)
         self._world.hint("reconcile", "act")
-        if reachable:
-            try:
+        try:
+            if reachable:
                 await emptied(self._world, name, force=force, timeout=timeout)
-            except Nowhere:
-                await self.undrain(name)
-                raise
-        me = await self.whoami()
-        return await depart(self._world, node, purge=purge, public_key=me.public_key)
+            me = await self.whoami()
+            return await depart(self._world, node, purge=purge, public_key=me.public_key)
+        except TimedOut:
+            raise  # it goes on being drained: removed once more, it is soon empty
+        except LlmgwError:
+            if node.drain is DrainState.NONE:
+                await self.undrain(name)  # a removal that came to nothing takes nothing out of service
+            raise
 
     # Models
 

@@ -140,7 +140,9 @@ def _same_machine(node: Node, wish: Join) -> bool:
 
 
 def give_up(tx: Tx, node: str, reachable: bool) -> None:
-    nodes.change(tx, node, cordoned=True, drain=DrainState.DRAINING)
+    now = nodes.get(tx.db, node)
+    before = now is not None and (now.cordoned_before_drain if now.drain is not DrainState.NONE else now.cordoned)
+    nodes.change(tx, node, cordoned=True, cordoned_before_drain=before, drain=DrainState.DRAINING)
     for replica in replicas.every(tx.db):
         if node in replica.nodes:
             if reachable:

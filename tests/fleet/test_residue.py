@@ -43,3 +43,19 @@ def test_purge_after_the_real_engine(real_plane: Plane, machines, add, tmp_path:
     assert "nowhere else to go" in refused.stderr
     real_plane.llmgw("node", "remove", "alpha", "--purge", "--force", "--yes")
     assert alpha.tree() == before
+
+
+def test_a_removal_that_comes_to_nothing_takes_nothing_out_of_service(plane: Plane, machines, add):
+    alpha = machines[0]
+    plane.start()
+    add(plane, alpha)
+    root = "/root/.local/share/llmgw"
+    alpha.shell(f"mkdir /root/theirs && mv {root}/engines /root/engines.aside && ln -s /root/theirs {root}/engines")
+    for words in (("--purge",), ("--purge", "--force")):
+        refused = plane.llmgw("node", "remove", "alpha", *words, "--yes", check=False)
+        assert refused.returncode != 0
+        assert "engines is a symbolic link" in refused.stderr
+        (node,) = plane.json("node", "list")
+        assert (node["drain"], node["cordoned"]) == ("none", False)
+    alpha.shell(f"rm {root}/engines && mv /root/engines.aside {root}/engines && rmdir /root/theirs")
+    assert "alpha is removed" in plane.llmgw("node", "remove", "alpha", "--purge", "--yes").stdout

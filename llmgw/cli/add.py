@@ -20,12 +20,12 @@ from llmgw.cli.check import Finding, report
 from llmgw.cli.options import checked, node_options, pairs
 from llmgw.cli.output import Seconds, say
 from llmgw.config.files import read_json
-from llmgw.config.home import host_name
+from llmgw.config.home import Home, host_name
 from llmgw.config.load import load_settings
 from llmgw.config.settings import Settings
 from llmgw.errors import LlmgwError, NodeError, Refused, TimedOut
 from llmgw.model.engine import InstallState
-from llmgw.model.node import Address, NodeOptions
+from llmgw.model.node import Address, DrainState, NodeOptions
 from llmgw.model.requests import Join, Joined, NodeDetail, Whoami
 from llmgw.model.snapshot import Snapshot
 from llmgw.nodes.examine import Examined, Machine
@@ -167,7 +167,9 @@ async def follow(client: AdminClient, joined: Joined, tell: Any, timeout: float)
             fix=f"Mend that. It is tried again by itself, and at once by `llmgw node add {detail.node.address.typed}`.",
             code="no_engine",
         )
-    await tell("ready", f"{name} is ready ({there})", node=name)
+    held = detail.node.drain if detail.node.drain is not DrainState.NONE else "cordoned" if detail.node.cordoned else ""
+    but = f", but takes no new replicas: it is {held}" if held else ""
+    await tell("ready", f"{name} is ready ({there}){but}", node=name)
     return name
 
 
@@ -203,8 +205,13 @@ async def _contact(
         return await client.post("/nodes", Joined, join)
 
     story = _first_contact(load_settings(client.home), host, options, shown, me, wanted, labels)
-    key = client.home.path / KEY_NAME
-    return await story.add(key if key.exists() else None, hand_over, machines)
+    return await story.add(_own_key(client.home), hand_over, machines)
+
+
+def _own_key(home: Home) -> Path | None:
+    """The control plane's private key, where that is on this machine."""
+    key = home.path / KEY_NAME
+    return key if key.exists() else None
 
 
 def _first_contact(
@@ -270,11 +277,11 @@ async def _known_machines() -> list[Machine]:
     return []
 
 
-def _same(found: Examined, machines: Sequence[Machine]) -> list[str]:
-    """The nodes that the machine is already, by its machine id and boot id."""
+def _same(found: Examined, machines: Sequence[Machine], host_key: str | None) -> list[str]:
+    """The nodes that the machine is already, by its ids and its host key."""
     probe = found.probe
-    ids = (probe.machine_id, probe.boot_id) if probe is not None else None
-    return [one.id for one in machines if (one.machine_id, one.boot_id) == ids]
+    facts = (probe.machine_id, probe.boot_id, host_key) if probe is not None else None
+    return [one.id for one in machines if (one.machine_id, one.boot_id, one.host_key) == facts]
 
 
 async def _check(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -288,13 +295,13 @@ async def _check(hosts: tuple[str, ...], options: dict[str, Any]) -> None:
         async def one(host: str) -> None:
             story = _first_contact(settings, host, options, shown, None, node_options(options), {})
             try:
-                found = await story.check(machines)
+                found = await story.check(machines, _own_key(session.home()))
             except LlmgwError as exc:
                 shown.failed(host, exc)
                 findings.append(Finding(host, (), exc))
                 return
             shown.tell(host, "done", "looked at; nothing was written")
-            already.extend(f"{host} is {name} already." for name in _same(found, machines))
+            already.extend(f"{host} is {name} already." for name in _same(found, machines, story.host_key))
             findings.append(Finding(host, found.problems, None))
 
         await asyncio.gather(*(one(host) for host in hosts))

@@ -38,7 +38,8 @@ class Answers:
     async def trust(self, host: str, key: str, fingerprint: str) -> bool:
         new_hosts = self._settings.ssh.new_hosts
         if self._options["accept_new"] or (not self._shown.interactive and new_hosts == "pin"):
-            await self.say("reach", f"host key {fingerprint} of {host} is not known yet and will be pinned")
+            pinned = "" if self._options["check_only"] else " and will be pinned"
+            await self.say("reach", f"host key {fingerprint} of {host} is not known yet{pinned}")
             return True
         if not self._shown.interactive:
             raise Refused(

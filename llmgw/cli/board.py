@@ -153,7 +153,7 @@ class Checklist:
     def failed(self, host: str, exc: LlmgwError) -> None:
         self._floor.leave(host)
         # Of one alone it is the last word of the command, below the list.
-        self._hosts[host].fail(exc.message if len(self._hosts) > 1 else None)
+        self._hosts[host].fail(exc.message if len(self._hosts) > 1 else exc.code.replace("_", " "))
 
     async def ask(self, host: str, question: Callable[[], Awaitable[T]]) -> T:
         async with self._floor.taken(host):
@@ -203,10 +203,9 @@ class _Host:
         if step == "ready":
             self._end = "done"
 
-    def fail(self, text: str | None) -> None:
+    def fail(self, text: str) -> None:
         self._end = "failed"
-        if text is not None:
-            self._steps[self._now] = clean(text)
+        self._steps[self._now] = clean(text)
 
     def _mark(self, step: str) -> RenderableType:
         if step == self._now and not self._end:

@@ -178,6 +178,8 @@ async def _until_drained(client: AdminClient, node: str, timeout: float) -> None
                 return
             snapshot = await client.get("/snapshot", Snapshot)
             waiting = next((one.reason for one in snapshot.status if one.nowhere), "")
+            if detail.node.link_error and not detail.node.reachable:
+                waiting = f"{node} is out of reach: {detail.node.link_error}"
             if waiting and waiting != last:
                 click.echo(clean(f"waiting: {waiting}"), err=True)
             last = waiting

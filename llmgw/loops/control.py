@@ -136,6 +136,12 @@ class Control:
 
     async def uncordon(self, name: str) -> Said:
         node = await self._node(name)
+        if node.drain is not DrainState.NONE:
+            raise Refused(
+                f"{name} is {node.drain}: without its cordon it would take no replicas either.",
+                fix=f"`llmgw ctl undrain {name}` ends that.",
+                code="draining",
+            )
         if not node.cordoned:
             return Said(message=f"{name} is not cordoned.", changed=False)
         await self._wish(name, "cordon", f"{name} takes new replicas again", cordoned=False)

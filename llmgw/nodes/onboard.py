@@ -64,8 +64,10 @@ class Story:
         self._own: Login | None = None
         """With the control plane's own key, where it is here and to be left there."""
 
-    async def check(self, machines: Sequence[Machine] = ()) -> Examined:
-        """Looks only. Raises what `reach` raises; what is wrong with the node is in the findings."""
+    async def check(self, machines: Sequence[Machine] = (), key: Path | None = None) -> Examined:
+        """Looks only. Raises what `reach` raises; what is wrong with the node is in the findings. `key` as for `add`:
+        where the control plane has been before, it is let in."""
+        self._use(key)
         async with self._reached() as connection:
             return await self._examined(connection, self._wish.options, machines)
 
@@ -76,8 +78,7 @@ class Story:
         Raises Unreachable, TimedOut, Refused (login, host key, preflight, another owner), NodeError, and what `join`
         raises.
         """
-        if key is not None and self._wish.options.own_key:
-            self._own = Login(client_keys=(key,))
+        self._use(key)
         async with contextlib.AsyncExitStack() as undo:
             wish = await self._through(machines, undo)
             try:
@@ -88,6 +89,15 @@ class Story:
                 raise
             undo.pop_all()  # it is the control plane's now
             return joined
+
+    @property
+    def host_key(self) -> str | None:
+        """What the machine showed, once it was reached."""
+        return self._host_key
+
+    def _use(self, key: Path | None) -> None:
+        if key is not None and self._wish.options.own_key:
+            self._own = Login(client_keys=(key,))
 
     async def _through(self, machines: Sequence[Machine], undo: contextlib.AsyncExitStack) -> Join:
         """Every step but the last. `undo` gets what has to be done where one of them, or the last, fails."""
@@ -274,6 +284,9 @@ class Story:
         assert me is not None
 
         async def again() -> Connection:
+            if self._own is not None:  # what is to be taken away still opens the door, and asks nobody for a password
+                with contextlib.suppress(Refused):
+                    return await self._connect(self._own)
             return await self._connect(self._login)
 
         return KeyLine(me, root=wish.options.root, node_id=wish.name or "", again=again, say=self._say)

@@ -290,6 +290,24 @@ async def test_what_the_control_plane_refuses_leaves_nothing(machine: Machine) -
     assert ("authorize", "remove") in machine.ran
 
 
+async def test_nobody_is_asked_for_a_password_so_that_the_key_can_be_taken_away(machine: Machine) -> None:
+    """The key itself still opens the door; where it never did, the operator's login has to."""
+
+    async def join(made: Join) -> Join:
+        raise Refused("another machine has that name", code="name_taken")
+
+    with pytest.raises(Refused):
+        await story(Operator()).add(Path("own"), join)
+    assert [what for name, what in machine.ran if name == "connect"] == ["operator", "own", "own"]
+    assert machine.ran[-2:] == [("authorize", "remove"), ("close", "")]
+    machine.ran.clear()
+    refusal = Refused("no", code="login_refused")
+    machine.connects = [None, refusal, refusal, None]
+    with pytest.raises(NodeError):
+        await added(Operator())
+    assert [what for name, what in machine.ran if name == "connect"] == ["operator", "own", "own", "operator"]
+
+
 async def test_the_line_of_a_machine_that_is_a_node_by_another_name_stays(machine: Machine) -> None:
     async def join(made: Join) -> Join:
         raise Refused("it is the same machine as gpu1", code="same_machine")

@@ -120,9 +120,12 @@ class Control:
                 code="quarantined",
             )
         if node.link is not LinkState.UP:
+            refused = "refused the login" in (node.link_error or "")  # by itself that does not change
             raise Refused(
                 f"{name} cannot be {what}: it is out of reach ({node.link_error or 'not connected yet'}).",
-                fix="It is connected again by itself.",
+                fix=f"Put the key there again: llmgw node add {node.address.typed}"
+                if refused
+                else "It is connected again by itself.",
                 code="link_down",
             )
         return node

@@ -66,5 +66,5 @@ async def depart(world: World, node: Node, *, purge: bool, public_key: str) -> R
     world.touch()
     world.hint("connect", "reconcile")
     stays = f"left, as it is not empty or others use it: {', '.join(left)}" if left else "left: nothing"
-    how = f"; deleted there: {len(removed)}, {stays}" if purge else ""
+    how = f"; deleted there: {len(removed)} paths, {stays}" if purge else ""
     return Removal(message=f"{node.id} is removed{how}.", removed=removed, left=left)

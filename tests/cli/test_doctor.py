@@ -28,8 +28,10 @@ def marks(home: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (info.st_ino, info.st_mode) for path, info in found.items() if not stat.S_ISDIR(info.st_mode)}
 
 
-def test_before_anything_was_started(llmgw: Run, home: Path):
-    done = llmgw("doctor", "--offline")
+def test_before_anything_was_started(llmgw: Run, home: Path, tmp_path: Path):
+    config = tmp_path / "llmgw.yaml"  # at the default ports somebody may listen
+    config.write_text("listen: 127.0.0.1:0\nadmin_listen: null\n")
+    done = llmgw("doctor", "--offline", LLMGW_CONFIG=str(config))
     assert done.returncode == 0
     assert "home_missing" in done.stdout
     assert "no control plane runs" in done.stderr

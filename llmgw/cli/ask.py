@@ -15,9 +15,9 @@ import click
 
 async def line(question: str, *, hidden: bool = False) -> str | None:
     """What is typed until Enter, without it. None at the end of the input (Ctrl-D). `hidden`: it is not shown."""
-    click.echo(question, nl=False, err=True)
     descriptor = sys.stdin.fileno()
     with _silent(descriptor) if hidden else contextlib.nullcontext():
+        click.echo(question, nl=False, err=True)  # who types at once must find it silent
         typed = await _read(descriptor)
         if hidden or typed is None:
             click.echo(err=True)  # the Enter that was not shown, or was not pressed

@@ -94,7 +94,7 @@ def test_a_line_and_the_end_of_the_input(terminal: Open) -> None:
 def test_a_password_is_not_shown(terminal: Open) -> None:
     asked = terminal("print((await ask.line('Password: ', hidden=True))[::-1])")
     asked.until("Password: ")
-    asked.until_silent()
+    assert not asked.echoes, "it is silent before it is asked for"
     asked.type("secret\n")
     assert "secret" not in asked.until("terces")
     assert asked.process.wait(10) == 0
